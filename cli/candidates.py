@@ -49,6 +49,16 @@ def source_names() -> list[str]:
     return list(sources.source_names())
 
 
+def checks() -> list[str]:
+    """Return the names of the checks of an audit."""
+    return sorted(path.stem for path in (_folder("datasets_rl") / "auditing" / "checks").glob("[a-z]*.py"))
+
+
+def audit_levels() -> list[str]:
+    """Return how sure a finding can be, the surest first."""
+    return ["proof", "strong", "hint"]
+
+
 def help_topics() -> list[str]:
     """Return what ``rlds help`` explains."""
     return ["environment", "exit-codes", *command_names()]

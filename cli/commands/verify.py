@@ -58,7 +58,7 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
             shell.import_torch()
         return verify(**arguments, deep=deep)
 
-    found = apply_to_each(shell, _members(datasets), check)
+    found = apply_to_each(shell, members_of(datasets), check)
     return Result(
         {"datasets": [_document(one) for one in found], "deep": deep},
         [Lines(tuple(line for one in found if one.value for line in _lines(shell, one.value)))],
@@ -67,7 +67,7 @@ def check_datasets(shell: Shell, datasets: Iterable[str], *, deep: bool) -> Resu
     )
 
 
-def _members(datasets: Iterable[str]) -> list[str]:
+def members_of(datasets: Iterable[str]) -> list[str]:
     """Return datasets, with the members of a mixture in place of the file."""
     from datasets_rl.catalog.mixture_file import read_mixture
 

@@ -43,6 +43,9 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="Write the page with some episodes to an HTML file, and exit.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite an existing file.")] = False,
+    audited: Annotated[
+        bool, typer.Option("--audit", help="Audit the datasets first, and show the findings with their episodes.")
+    ] = False,
 ) -> Result:
     """Show stored datasets in the browser: distributions, episodes, images and rows.
 
@@ -53,9 +56,11 @@ def run(
       rlds view demo/pendulum
       rlds view d4rl/hopper-medium-v2 d4rl/hopper-expert-v2
       rlds view mix.toml --port 9000 --no-open
-      rlds view demo/pendulum --export report.html
+      rlds view demo/pendulum --audit --export report.html
     """
     panels = [panel for one in datasets for panel in _open_panels(shell, one)]
+    if audited:
+        _audit(shell, panels)
     names = [panel.name for panel in panels]
     if export is not None:
         return _export(panels, names, export, force=force)
@@ -78,6 +83,15 @@ def run(
         asides=[Lines((f"Ctrl-C ends the server. From another machine, first: {forward}",))],
         then=serve,
     )
+
+
+def _audit(shell: Shell, panels: list[Panel]) -> None:
+    """Audit the datasets of the panels, and add the findings."""
+    from datasets_rl.auditing import audit
+
+    for panel in panels:
+        found = audit(panel.stored.folder, settings=shell.settings)
+        panel.findings = [finding.to_json() for finding in found.findings]
 
 
 def _open_panels(shell: Shell, dataset: str) -> list[Panel]:

@@ -55,7 +55,7 @@ def _argument_texts(cls: type[Step | Transform]) -> Iterator[str]:
         yield from (str(parameter).partition(":")[0] for parameter in inspect.signature(cls).parameters.values())
         return
     for field in _fields(cls):
-        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         yield field.name if field.default is dataclasses.MISSING else f"{field.name}={default}"
 
 

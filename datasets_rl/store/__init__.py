@@ -31,12 +31,13 @@ from datasets_rl.store.find import (
     source_folders,
     stored_folders,
 )
-from datasets_rl.store.layout import STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.layout import AUDIT_FOLDER, STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import Version, current_version, versions_of
 from datasets_rl.store.versions import (
     has_only_copy,
     is_link_alone,
     prune,
+    prune_audits,
     prune_builds,
     prune_raw,
     prune_streams,
@@ -47,6 +48,7 @@ from datasets_rl.store.versions import (
 )
 
 __all__ = [
+    "AUDIT_FOLDER",
     "STREAM_FOLDER",
     "DatasetPaths",
     "Version",
@@ -60,6 +62,7 @@ __all__ = [
     "locate",
     "paths_of",
     "prune",
+    "prune_audits",
     "prune_builds",
     "prune_raw",
     "prune_streams",

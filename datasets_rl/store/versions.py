@@ -22,7 +22,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, find_paths, id_or_path, missing_error, paths_of
-from datasets_rl.store.layout import MARK_FILE, RECORDING_FILE, STREAM_FOLDER, DatasetPaths, is_marked
+from datasets_rl.store.layout import AUDIT_FOLDER, MARK_FILE, RECORDING_FILE, STREAM_FOLDER, DatasetPaths, is_marked
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -252,6 +252,7 @@ def _has_any(folder: Path, names: Iterable[str]) -> bool:
 
 
 _RECORDING = re.compile("[0-9a-f]{32}(@.*)?")
+_AUDIT_NAME = re.compile("[0-9a-f]{32}")
 _RECORDING_FILES = (RECORDING_FILE, "journal.jsonl")
 
 
@@ -390,6 +391,27 @@ def _may_have_leftovers(paths: DatasetPaths) -> bool:
         disk.TRASH_NAME.fullmatch(name) or name.startswith((".", "recorded", "build-", "raw@")) for name in names
     )
     return others or len(versions_of(paths)) > 1
+
+
+def prune_audits(home: Path, *, dry_run: bool = False) -> dict[Path, int]:
+    """Delete the measures of unfinished audits. An audit that is running goes on, and keeps its later measures.
+
+    Args:
+        home: The folder of all sources.
+        dry_run: Only return what would be deleted.
+
+    Returns:
+        The folders of the audits that were deleted, each with its size in bytes.
+    """
+    folder = home / AUDIT_FOLDER
+    disk.check_kind(folder, folder=True)
+    found = [path for path in disk.plain_folders(folder, folder) if _AUDIT_NAME.fullmatch(path.name)]
+    sizes = {path: disk.tree_bytes(path) for path in sorted(found)}
+    if not dry_run:
+        for path in sizes:
+            disk.remove_tree(path, home)
+        disk.remove_empty(folder)
+    return sizes
 
 
 def prune_streams(root: Path, *, dry_run: bool = False) -> dict[Path, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +78,8 @@ class StepCase:
     """Whether episodes end at other steps than before, with other final states, which may be known."""
     pixels: bool = False
     """Whether the step replaces stored images by pixels with the same values."""
+    corrects: bool = False
+    """Whether the step corrects recorded observations or actions, so that those of an environment stay as they are."""
 
 
 def block_of(shapes: Sequence[Shape], seed: int = 0) -> EpisodeBatch:
@@ -291,7 +294,12 @@ class StepContract(Contract):
         result = recipe(block)
         for key, kind in ((("observation",), "states"), (("action",), "steps")):
             fields = _one_step(block, key, kind)
-            if result is None or key not in getattr(result, kind) or not _leaves_alone(recipe.steps[0], fields):
+            if (
+                case.corrects
+                or result is None
+                or key not in getattr(result, kind)
+                or not _leaves_alone(recipe.steps[0], fields)
+            ):
                 continue
             finals = block.final_states.get(key, getattr(block, kind)[key][:0])
             more = _rows(getattr(result, kind)[key]) - _rows(getattr(block, kind)[key]) - _rows(finals)
@@ -437,7 +445,11 @@ def final_problems(result: EpisodeBatch, before: EpisodeBatch, *, ends_earlier: 
     """Return which final states are known or unknown without a reason, by the numbers of the episodes."""
     known = dict(zip(before.numbers.tolist(), before.final_known.tolist(), strict=True))
     found = list(zip(result.numbers.tolist(), result.final_known.tolist(), strict=True))
-    lost = sorted({number for number, is_known in found if known.get(number, True) and not is_known})
+    # A step may divide an episode: both parts have its number, and the state after the first part may be unknown.
+    parts = Counter(result.numbers.tolist())
+    lost = sorted(
+        {number for number, is_known in found if known.get(number, True) and not is_known and parts[number] == 1}
+    )
     problems = [f"the final states of the episodes {lost} are unknown, and were known before"] if lost else []
     made = sorted({number for number, is_known in found if is_known and not known.get(number, True)})
     if made and not ends_earlier:

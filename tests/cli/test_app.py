@@ -187,7 +187,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong_and_what_to_do(rlds, wor
             ["sizes"],
             [
                 "No such command 'sizes'",
-                "the commands are append, bench, cache, cite, completion, config",
+                "the commands are append, audit, bench, cache, cite, completion, config",
                 "rlds --help",
             ],
         ),

@@ -45,6 +45,8 @@ def complete(rlds, monkeypatch):
     ("words", "expected"),
     [
         (["pre"], ["preprocess"]),
+        (["audit", "x", "--fail-on", ""], ["hint", "proof", "strong"]),
+        (["audit", "x", "--checks", "duplicate_e"], ["duplicate_episodes"]),
         (["cache", "m"], ["move"]),
         (["cache", "move", ""], []),
         (["help", "exi"], ["exit-codes"]),

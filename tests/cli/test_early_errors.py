@@ -33,6 +33,7 @@ UNKNOWN = {
     command: [*command.split(), *before, "demo/pendulm", *after]
     for command, before, after in [
         ("append", ["local/mine"], []),
+        ("audit", [], []),
         ("bench", [], []),
         ("cite", [], []),
         ("describe", [], []),
@@ -57,6 +58,8 @@ UNKNOWN = {
 """An id that does not exist, for each command that takes one."""
 
 WRONG = [
+    ["audit", "demo/pendulum", "--checks", "idle_span"],
+    ["audit", "demo/pendulum", "--fail-on", "weak"],
     ["append", "local/mine", "--agian"],
     ["bench", "demo/pendulum", "--batch-size", "many"],
     ["cache", "ls", "--size"],

@@ -68,6 +68,7 @@ NAMES = [
 EMPTY = (".lock", "0.lock", ".tmp")
 COMMANDS = {
     "append": [["append", "local/mine", ID], ["append", "local/linked", ID]],
+    "audit": [["audit", ID], ["audit", "{theirs}"], ["audit", ID, "--remedies", "{theirs}/manifest.json"]],
     "bench": [["bench", ID, "--seconds", "0"]],
     "cache ls": [["cache", "ls"]],
     "cache move": [["cache", "move", "{out}/moved"]],

@@ -11,7 +11,7 @@ from datasets_rl import disk, info
 from datasets_rl.cli.output import size_text
 
 COPY = "local/mine"
-READING = [("sample", "-n", "1"), ("verify",), ("describe",), ("describe", "--episode", "0"), ("info",)]
+READING = [("sample", "-n", "1"), ("verify",), ("describe",), ("audit",), ("describe", "--episode", "0"), ("info",)]
 
 
 @pytest.fixture

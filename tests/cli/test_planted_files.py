@@ -66,6 +66,7 @@ READING = [
     ["list", "--downloaded"],
     ["verify", "{}"],
     ["sample", "{}", "-n", "2"],
+    ["audit", "{}"],
     ["describe", "{}"],
     ["describe", "{}", "-e", "0"],
     ["score", "{}", "-600", "--low", "-1000", "--high", "0"],

@@ -224,6 +224,7 @@ TABLES = [
     ["describe", "demo/pendulum"],
     ["describe", "demo/pendulum", "-e", "0"],
     ["mix", "demo/pendulum", "demo/pendulum"],
+    ["audit", "--list"],
 ]
 RUN_ALL = "import json, sys; from datasets_rl.cli.app import main; [print('$', *words) or main(words) for words in json.loads(sys.argv[1])]"
 

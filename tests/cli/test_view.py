@@ -8,6 +8,7 @@ import subprocess
 
 import httpx
 import pytest
+from stored_data import trajectory, write_dataset
 
 
 @pytest.fixture
@@ -69,6 +70,24 @@ def test_the_exported_file_has_all_that_it_needs(rlds, tmp_path):
     assert len(documents["0/episodes"]["rows"]) == 9
     assert "page.css" not in file.read_text()
     assert "script-src 'sha256-" in file.read_text()
+
+
+def test_the_exported_file_has_the_findings_of_an_audit_and_their_episodes(rlds, tmp_path):
+    episodes = [trajectory(20 + number, seed=number) for number in range(30)]
+    folder = write_dataset(tmp_path / "twice", [*episodes, episodes[11]]).folder
+    file = tmp_path / "report.html"
+
+    assert rlds("view", folder, "--audit", "--export", file).code == 0
+    documents = exported(file)
+    found = documents["overview"]["datasets"][0]["findings"]
+    (row,) = [row for row in found["rows"] if row["check"] == "duplicate_episodes"]
+    assert (row["episode"], row["step"], row["remedy"]) == (11, 0, "-t drop_episodes:30")
+    assert found["usual"] not in {11, 30}
+    assert f"0/episodes/{found['usual']}" in documents
+    assert "0/episodes/11" in documents
+
+    assert rlds("view", folder, "--export", file, "--force").code == 0
+    assert exported(file)["overview"]["datasets"][0]["findings"] is None
 
 
 @pytest.mark.usefixtures("stored")

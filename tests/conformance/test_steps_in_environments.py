@@ -155,6 +155,12 @@ NEEDS_MORE = {"gae", "td_lambda", "keep_success", "success_rewards", "expand_as"
 REFUSED: Mapping[str, tuple[tuple[dict[str, Any], str], ...]] = {
     "action_chunk": (({"chunk_size": 3, "chunk_key": "action"}, "action depends on other steps"),),
     "cat_frames": (({"N": 2, "in_keys": ["action"]}, "action depends on other steps"),),
+    "fix_signs": (
+        ({"key": "observation.arm.at"}, "an environment cannot repeat what the step does to observation.arm.at"),
+    ),
+    "fix_wraps": (
+        ({"key": "observation.arm.at"}, "an environment cannot repeat what the step does to observation.arm.at"),
+    ),
     "frame_skip": (({"n": 2}, "the dataset holds one of several actions"),),
     "sign": (({"in_keys": ["action"]}, "its actions have no inverse"),),
 }

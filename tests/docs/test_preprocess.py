@@ -11,6 +11,7 @@ from datasets_rl.preprocessing.base import Step
 from datasets_rl.preprocessing.naming import describe_steps
 from datasets_rl.preprocessing.recipe import Recipe, shipped_recipes
 from datasets_rl.preprocessing.steps import step_class
+from datasets_rl.preprocessing.steps.corrections import FixSigns, FixWraps
 from datasets_rl.preprocessing.steps.times import FrameSkip
 
 PAGE = (Path(datasets_rl.__file__).parents[1] / "docs" / "preprocess.md").read_text(encoding="utf-8")
@@ -59,7 +60,7 @@ def test_the_table_of_transforms_is_complete():
 def in_environments(step):
     if issubclass(step, DataStep):
         return "not needed"
-    return "refused" if step is FrameSkip else "applied"
+    return "refused" if step in {FrameSkip, FixSigns, FixWraps} else "applied"
 
 
 def test_the_recipe_in_toml_can_be_read(tmp_path):

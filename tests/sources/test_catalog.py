@@ -170,3 +170,20 @@ print(count, *({"numpy", "torch", "h5py", "pandas", "httpx"} & set(sys.modules))
 
 def test_demo_and_d4rl_are_sources():
     assert {"d4rl", "demo"} <= set(source_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "thread"),
+    [
+        ("minari/D4RL/antmaze/large-play-v1", "Farama-Foundation/Minari/issues/296"),
+        ("lerobot/lerobot/droid_100", "droid-dataset/droid/issues/82"),
+        ("robomimic/libero/libero_goal", "Lifelong-Robot-Learning/LIBERO/issues/148"),
+        ("ogbench/visual-antmaze-medium-navigate-v0", "seohongpark/ogbench/issues/44"),
+    ],
+)
+def test_what_users_report_is_a_known_issue_with_the_address_of_the_thread(name, thread):
+    assert any(fault.endswith(f"(https://github.com/{thread}).") for fault in find(name).known_issues)
+
+
+def test_an_issue_of_images_is_not_an_issue_of_states():
+    assert not any("issues/44" in fault for fault in find("ogbench/antmaze-medium-navigate-v0").known_issues)

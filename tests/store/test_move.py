@@ -88,6 +88,15 @@ def test_everything_is_at_the_new_place_and_nothing_at_the_old_one(home, target)
     assert hidden(home.parent, target.parent, target) == []
 
 
+def test_what_a_killed_audit_left_does_not_keep_the_old_folder(home, target):
+    part = home / ".audit" / "0123456789abcdef0123456789abcdef" / "3.npz"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x")
+    moved(home, target)
+
+    assert not home.exists()
+
+
 def test_moving_again_changes_nothing_and_moving_back_restores_the_folder(home, target):
     before = content(home)
     moved(home, target)

@@ -52,7 +52,8 @@ def run(
         bool, typer.Option("--versions", help="Delete the versions of datasets that are not current.")
     ] = False,
     builds: Annotated[
-        bool, typer.Option("--builds", help="Delete unfinished builds, which the same command would complete.")
+        bool,
+        typer.Option("--builds", help="Delete unfinished builds and audits, which the same command would complete."),
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Delete kept raw files and partial downloads.")] = False,
     streams: Annotated[
@@ -96,9 +97,9 @@ def run(
     )
 
 
-_SELECTED = ("unfinished builds", "shards of streams", "other versions", "raw files")
+_SELECTED = ("unfinished builds", "unfinished audits", "shards of streams", "other versions", "raw files")
 """The kinds of files that options select, which are deleted after a confirmation."""
-_BUILDS, _STREAMS, _VERSIONS, _RAW = _SELECTED
+_BUILDS, _AUDITS, _STREAMS, _VERSIONS, _RAW = _SELECTED
 _Prune = Callable[..., list[_Item]]
 
 
@@ -116,6 +117,8 @@ def _prunes(
     yield "left by killed commands", partial(_prune_each, "left by killed commands", store.sweep_dataset, places)
     if builds:
         yield _BUILDS, partial(_prune_each, _BUILDS, store.prune_builds, places)
+        if not datasets and (home / store.AUDIT_FOLDER).is_dir():
+            yield _AUDITS, partial(_prune_each, _AUDITS, store.prune_audits, {"": home})
     if streams:
         roots = {"": home, **{root.name: root for root in store.source_folders(home) if not root.is_symlink()}}
         yield _STREAMS, partial(_prune_each, _STREAMS, store.prune_streams, roots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -28,6 +29,7 @@ ELEMENTS = 12
 """Number of elements of a field that are drawn at once."""
 _SHOWN_ELEMENTS = 64
 """Number of elements of a field that a row shows."""
+_SHOWN_FINDINGS = 200
 _SAMPLED_ENDS = 256
 _SCALED_IMAGES = 24
 _MAX_SCALED_BYTES = 16 << 20
@@ -46,10 +48,19 @@ class Panel:
         stored: The opened dataset.
         name: The id that the page shows, by default the id in the manifest.
         share: The share of the dataset in the batches of a mixture, or None if the dataset is not a member of a mixture.
+        findings: What an audit found, as `Finding.to_json` returns it, or None without an audit.
     """
 
-    def __init__(self, stored: StoredDataset, *, name: str = "", share: float | None = None) -> None:
+    def __init__(
+        self,
+        stored: StoredDataset,
+        *,
+        name: str = "",
+        share: float | None = None,
+        findings: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         self.stored = stored
+        self.findings = findings
         self.name = name or stored.manifest.id
         self.share = share
         # Few rows of a large file are read. Some systems would read megabytes around each row.
@@ -91,6 +102,7 @@ class Panel:
             "citation": manifest.citation,
             "homepage": manifest.homepage if manifest.homepage.startswith(("http://", "https://")) else "",
             "known_issues": list(manifest.known_issues),
+            "findings": self._found(),
             "spikes": list(manifest.spikes),
             "decisions": [{"text": decision.text, "count": decision.count} for decision in manifest.decisions],
             "recipes": [str(run.get("recipe", {}).get("name", "")) for run in manifest.history],
@@ -102,6 +114,32 @@ class Panel:
             "fields": [self._describe(field) for field in self.stored.schema if field.key != EPISODE],
             "columns": [name for name in self.columns if not self._is_idle(name)],
         }
+
+    def questioned(self) -> list[int]:
+        """Return the first episode in question of each finding, ascending."""
+        return sorted({int(one["episodes"][0]) for one in self.findings or () if one["episodes"]})
+
+    def _usual_episode(self) -> int | None:
+        """Return an episode of the middle return that no finding names, to look at beside the episodes in question."""
+        named = {episode for one in self.findings or () for episode in one["episodes"]}
+        returns = np.nan_to_num(self.columns["return"], nan=-np.inf)
+        falling = np.argsort(-returns, kind="stable").tolist()
+        ranked = sorted(range(len(falling)), key=lambda place: abs(place - len(falling) // 2))
+        return next((int(falling[place]) for place in ranked if falling[place] not in named), None)
+
+    def _found(self) -> dict[str, Any] | None:
+        """Return the findings, at most 200, each with an episode and a step in question, and a usual episode."""
+        if self.findings is None:
+            return None
+        rows = []
+        for one in self.findings[:_SHOWN_FINDINGS]:
+            episode, step = (int(one["episodes"][0]), 0) if one["episodes"] else (None, 0)
+            if episode is not None and one["rows"]:
+                row = int(one["rows"][0][0])
+                step = max(0, row - int(self.stored.episodes.starts[episode]))
+            texts = {name: str(one[name]) for name in ("level", "check", "message", "remedy")}
+            rows.append({**texts, "episode": episode, "step": step})
+        return {"total": len(self.findings), "usual": self._usual_episode(), "rows": rows}
 
     def _is_idle(self, name: str) -> bool:
         """Return whether a column is redundant: all of "final_known" is True, or "source" equals "episode"."""

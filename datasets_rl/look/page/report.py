@@ -17,6 +17,8 @@ from datasets_rl.look.page.server import asset
 
 _EACH = 3
 """Number of episodes with the greatest, middle and least returns, each."""
+_QUESTIONED = 12
+"""Maximum number of episodes in which an audit found something."""
 _MAX_STEPS = 1_024
 """Maximum number of rows of an episode in the report."""
 _FRAMES = 24
@@ -27,7 +29,7 @@ def report_page(panels: Sequence[Panel]) -> bytes:
     """Return the page as an HTML file. The same datasets give the same bytes.
 
     The page has the distributions, and from each dataset up to nine episodes with the greatest, the middle and the least
-    returns. An episode has curves, the first 1,024 rows and up to 24 images of each field, at most 128 pixels wide and
+    returns, and episodes in which an audit found something. An episode has curves, the first 1,024 rows and up to 24 images of each field, at most 128 pixels wide and
     high.
 
     Args:
@@ -67,13 +69,17 @@ def _add(documents: dict[str, Any], panels: Sequence[Panel], path: str, **query:
 
 
 def _chosen_episodes(panel: Panel) -> list[int]:
-    """Return the numbers of episodes with the greatest, the middle and the least returns, by descending return."""
+    """Return episodes with the greatest, the middle and the least returns, and of findings, by descending return."""
     returns = np.nan_to_num(panel.columns["return"], nan=-np.inf)
     falling = np.argsort(-returns, kind="stable")
     if len(falling) <= 3 * _EACH:
         return [int(number) for number in falling]
     middle = (len(falling) - _EACH) // 2
-    return [int(number) for part in (0, middle, len(falling) - _EACH) for number in falling[part : part + _EACH]]
+    usual = {int(number) for part in (0, middle, len(falling) - _EACH) for number in falling[part : part + _EACH]}
+    found = panel.facts()["findings"]
+    beside = [] if found is None or found["usual"] is None else [found["usual"]]
+    chosen = usual | {*panel.questioned()[:_QUESTIONED], *beside}
+    return [int(number) for number in falling if int(number) in chosen]
 
 
 def _add_episode(documents: dict[str, Any], panels: Sequence[Panel], number: int, episode: int) -> None:

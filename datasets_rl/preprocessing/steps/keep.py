@@ -104,6 +104,14 @@ def _in_span(numbers: NDArray[np.int64], span: str) -> NDArray[np.bool_]:
     return within if stop is None else within & (numbers < stop)
 
 
+def in_spans(numbers: NDArray[np.int64], spans: Iterable[int | str]) -> NDArray[np.bool_]:
+    """Return whether each of the numbers, [E], is in any of several ranges that `read_span` parses."""
+    found = np.zeros(len(numbers), np.bool_)
+    for span in spans:
+        found |= _in_span(numbers, str(span))
+    return found
+
+
 def _pick_episodes(batch: EpisodeBatch, mask: NDArray[np.bool_]) -> EpisodeBatch | None:
     return batch.select_episodes(mask) if mask.any() else None
 
@@ -286,9 +294,14 @@ class DropEpisodes(DataStep):
     """Drop the episodes with these numbers, counted from 0: 5 for one, 3,7,10:20 for several and for ranges.
 
     Later steps see the numbers of the dataset as well, not the numbers of the result.
+
+    Args:
+        numbers: The numbers and ranges.
+        reason: Why, for the manifest.
     """
 
     numbers: tuple[int | str, ...] = field(metadata={"form": "numbers and ranges START:STOP from 0, as in 3,7,10:20"})
+    reason: str = ""
 
     def __post_init__(self) -> None:
         for span in self.numbers:
@@ -296,10 +309,7 @@ class DropEpisodes(DataStep):
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        dropped = np.zeros(len(batch), np.bool_)
-        for span in self.numbers:
-            dropped |= _in_span(batch.numbers, str(span))
-        return _pick_episodes(batch, ~dropped)
+        return _pick_episodes(batch, ~in_spans(batch.numbers, self.numbers))
 
 
 @dataclass

@@ -141,11 +141,15 @@ class DropTimeouts(DataStep):
         return keep_rows(batch, 0, batch.lengths - batch.steps[NEXT_TRUNCATED][batch.table.stops - 1, 0])
 
 
-def keep_rows(batch: EpisodeBatch, start: int, stops: NDArray[np.int64]) -> EpisodeBatch | None:
-    """Return the steps of each episode from `start` to its stop, [E], exclusive. Episodes without steps are dropped."""
+def keep_rows(batch: EpisodeBatch, start: int | NDArray[np.int64], stops: NDArray[np.int64]) -> EpisodeBatch | None:
+    """Return the steps of each episode from its start, [E] or a number, to its stop, [E], exclusive.
+
+    Episodes without steps are dropped.
+    """
     mask = stops > start
     if not mask.any():
         return None
+    start = np.broadcast_to(start, stops.shape)[mask]
     batch, stops = batch.select_episodes(mask), stops[mask]
     cut = stops < batch.lengths
     lengths = stops - start

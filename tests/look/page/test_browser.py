@@ -30,8 +30,8 @@ def stored(tmp_path_factory):
 
 
 @contextmanager
-def served(*datasets):
-    server = ViewServer([Panel(one) for one in datasets], port=0)
+def served(*datasets, **options):
+    server = ViewServer([Panel(one, **options) for one in datasets], port=0)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -274,6 +274,29 @@ LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelec
 
 
 @pytest.mark.slow
+def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
+    start = int(stored["images"].episodes.starts[1])
+    finding = {
+        "level": "strong",
+        "check": "frozen_frames",
+        "message": "<b>the same image</b>",
+        "episodes": [1],
+        "rows": [[start + 2, start + 4]],
+        "remedy": "-t drop_episodes:1",
+    }
+    whole = {**finding, "episodes": [], "rows": [], "remedy": "look at it"}
+    with served(stored["images"], findings=[finding, whole]) as url:
+        page.open(url)
+        text = page.text()
+        assert "Findings of the audit" in text
+        assert "<b>the same image</b>" in text  # a text, not markup
+        assert "-t drop_episodes:1" in text
+        assert "the whole dataset" in text
+        page.click("section table a[href*='?t=2']:not([href*='/1/0/'])")
+        page.wait("return location.hash.startsWith('#/episode/0/1') && location.hash.includes('t=2')")
+        page.wait("return document.querySelector('figure img')")
+
+
 def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
     """The lengths are 5, 12 and 30: the second bar is 7 / 25 of the way from the first to the last."""
     page.open(urls["states"])

@@ -407,13 +407,14 @@ async function showOverview() {
   return { content: [
     h("section", {}, h("h1", {}, single ? single.id : datasets.some((one) => one.share !== null) ? "Mixture" : datasets.length > 3 ? plural(datasets.length, "dataset") : datasets.map((one) => one.id).join(", ")),
       single ? h("p", { class: "quiet" }, [`${bytes(single.bytes)} on disk`, single.selection ? "a part of the upstream's dataset" : "", single.recipes.length ? `preprocessed by ${single.recipes.join(", ")}` : "", single.time_limit ? `time limit of ${number(single.time_limit)} steps` : ""].filter(Boolean).join(" · ")) : null,
-      report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns.") : null,
+      report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns" + (datasets.some((one) => one.findings) ? ", and episodes of findings." : ".")) : null,
       datasets.some((one) => one.share !== null) ? h("p", { class: "quiet small" }, "Members as they are stored, before the transforms of the mixture.") : null,
       single ? tiles(single, ends[0]) : comparison(ends)),
     ...(await Promise.all(datasets.map(firstFrames))).flat(),
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Episodes"), h("span", { class: "quiet small" }, "from all episodes"), legend()), episodesBox),
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Rewards and actions"), note, legend()), stepsBox),
     ...(others.length ? [h("section", {}, fieldPicker(others, otherBox), otherBox)] : []),
+    ...datasets.map((dataset, index) => findings(dataset, index)).filter(Boolean),
     ...datasets.map((dataset, index) => about(dataset, index))] };
 }
 
@@ -457,6 +458,23 @@ function elementPager(start, total, shown, go) {
     h("span", { class: "quiet" }, `elements ${number(start)} to ${number(Math.min(total, start + shown) - 1)} of ${number(total)}`),
     h("button", { type: "button", disabled: start + shown >= total, "aria-label": "Next elements", onclick: () => go(start + shown) }, "›"),
   ];
+}
+
+function findings(dataset, index) {
+  const found = dataset.findings;
+  if (!found) return null;
+  const link = (row) => {
+    if (row.episode === null) return "the whole dataset";
+    const path = `episode/${index}/${row.episode}`;
+    const beside = found.usual === null ? "" : `/${index}/${found.usual}`;
+    return [h("a", { href: address(path, { t: row.step }) }, `episode ${number(row.episode)}`),
+      beside ? [", ", h("a", { href: address(path + beside, { t: row.step }) }, `beside episode ${number(found.usual)}`)] : null].flat(2);
+  };
+  const rows = found.rows.map((row) => h("tr", {}, h("td", {}, row.level), h("td", { class: "mono" }, row.check), h("td", {}, row.message), h("td", {}, link(row)), h("td", { class: row.remedy.startsWith("-t ") ? "mono" : "" }, row.remedy)));
+  return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, overview.datasets.length > 1 ? `Findings of the audit of ${dataset.id}` : "Findings of the audit"),
+    h("span", { class: "quiet small" }, found.total > rows.length ? `${number(rows.length)} of ${number(found.total)}` : plural(found.total, "finding"))),
+    rows.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Level", "Check", "Finding", "Where", "Remedy"].map((name) => h("th", {}, name)))), h("tbody", {}, rows)))
+      : h("p", { class: "quiet" }, "No check found anything."));
 }
 
 function about(dataset, index) {

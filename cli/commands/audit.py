@@ -1,0 +1,210 @@
+"""``rlds audit``: look for faults in the data of stored datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datasets_rl import disk
+from datasets_rl.disk import expand_home
+from datasets_rl.errors import InvalidArgumentError
+
+from .. import candidates
+from ..errors import SOME_FAILED
+from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
+from ..output import Block, Lines, Result, Table
+from .verify import members_of
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing import Audit, Finding
+    from datasets_rl.auditing.base import Check
+
+GROUP = "Look"
+
+_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}}
+_SHOWN = 20
+"""Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
+_WIDE = 160
+"""Letters of a remedy that are printed."""
+
+
+def run(
+    shell: Shell,
+    datasets: TargetsOrNone = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            "--fail-on",
+            metavar="LEVEL",
+            help="Exit with 1 if a finding is at least as sure: proof, strong or hint.",
+            autocompletion=candidates.audit_levels,
+        ),
+    ] = "",
+    checks: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="Checks to make, joined by commas. All by default.", autocompletion=candidates.checks
+        ),
+    ] = "",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the report as Markdown, for a pull request.")
+    ] = False,
+    remedies: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Write a recipe with the remedies of strong findings, for `rlds preprocess`."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file of remedies.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the checks: what each finds, and what each misses.")
+    ] = False,
+) -> Result:
+    """Look for faults in the data: frozen cameras, joined or duplicate episodes, shifted actions, outliers, and more.
+
+    Each finding has the episodes and rows, the evidence in numbers, and the remedy. A finding is a proof, strong, or a
+    hint. In clean data, at most one in 1,000 episodes has a strong finding. The members of a mixture are audited alone, and
+    their conventions are compared. Nothing is changed. To check that the stored files are intact, use rlds verify. Run the
+    same command again to resume.
+
+    \b
+    Examples:
+      rlds audit demo/pendulum
+      rlds audit ./my-dataset --fail-on strong
+      rlds audit mix.toml --markdown
+      rlds audit ./my-dataset --remedies corrected.toml
+      rlds audit demo/pendulum --checks duplicate_episodes,idle_spans --json
+      rlds audit --list
+    """
+    from datasets_rl.auditing import CHECKS, LEVELS, Conventions, audit
+    from datasets_rl.auditing.checks import check_class
+
+    if listed:
+        classes: list[type[Check | Conventions]] = [*map(check_class, CHECKS), Conventions]
+        return Result(
+            {"checks": [{"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits} for one in classes]},
+            [Table(("check", "rule"), tuple((one.name, one.rule) for one in classes))],
+            quiet=[one.name for one in classes],
+        )
+    if not datasets:
+        raise InvalidArgumentError("no dataset is given", hint="rlds audit demo/pendulum, or rlds audit --list")
+    if fail_on and fail_on not in LEVELS:
+        raise InvalidArgumentError(f"--fail-on is {fail_on!r}, expected one of {', '.join(LEVELS)}")
+    file = None if remedies is None else _file_of_remedies(remedies, members_of(datasets), force=force)
+    names = [name.strip() for name in checks.split(",") if name.strip()] or None
+    compared = names is None or Conventions.name in names
+    of_members = None if names is None else [name for name in names if name != Conventions.name]
+    found: list[Outcome[Audit]] = []
+    if of_members is None or of_members:
+        found += apply_to_each(
+            shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
+        )
+    mixtures = [one for one in datasets if one.endswith(".toml")]
+    # A member that cannot be read has its own error.
+    if compared and not any(one.error for one in found):
+        found += apply_to_each(shell, mixtures, lambda file: _compared(shell, file))
+    failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
+    reports = [one.value for one in found if one.value]
+    written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0])
+    return Result(
+        {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
+        [Lines(tuple(_markdown(reports)))] if markdown else [block for one in reports for block in _blocks(one)],
+        quiet=[f"{one.id}\t{finding.level}\t{finding.check}" for one in reports for finding in one.findings],
+        code=combined_exit_code([one.code or SOME_FAILED * fails for one, fails in zip(found, failed, strict=True)]),
+    )
+
+
+def _compared(shell: Shell, file: str) -> Audit:
+    from datasets_rl.auditing import audit_mixture
+    from datasets_rl.store.find import locate
+
+    members: Sequence[str] = members_of([file])
+    return audit_mixture(
+        [locate(**dataset_arguments(shell, member)) for member in members], name=file, settings=shell.settings
+    )
+
+
+def _file_of_remedies(file: Path, datasets: list[str], *, force: bool) -> Path:
+    """Return the path of the recipe to write.
+
+    Raises:
+        InvalidArgumentError: If there are several datasets, the file is not a TOML file, or the file exists.
+    """
+    if len(datasets) != 1:
+        raise InvalidArgumentError(
+            f"--remedies is for one dataset, and {len(datasets)} are given",
+            hint="audit each dataset alone: the remedies name its episodes",
+        )
+    if file.suffix != ".toml":
+        raise InvalidArgumentError(f"--remedies is {file}, expected FILE.toml")
+    found = expand_home(file)
+    disk.check_outside_versions(found)
+    if found.exists() and not force:
+        raise InvalidArgumentError(f"{file} is not replaced: it exists", hint="add --force to overwrite it")
+    return found
+
+
+def _write_remedies(shell: Shell, file: Path, report: Audit) -> bool:
+    """Write the recipe of an audit, and return True. An audit without a step to take writes nothing."""
+    steps = sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
+    if not steps:
+        shell.printer.note(f"{file} is not written: no finding of level proof or strong has a step as its remedy")
+        return False
+    disk.write_text(file, report.remedies())
+    shell.printer.note(
+        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', report.id, '--recipe', file, '--as', 'corrected')}"
+    )
+    return True
+
+
+def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
+    document = outcome.document(_DOCUMENT)
+    return document if outcome.value is None else {**document, **outcome.value.to_json()}
+
+
+def _blocks(found: Audit) -> Iterator[Block]:
+    yield Lines(tuple(_lines(found)))
+
+
+def _lines(found: Audit) -> Iterator[str]:
+    yield f"{found.id}: {_verdict(found)} ({found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks)"
+    for finding in found.findings[:_SHOWN]:
+        yield f"  {finding.level}: {finding.check}: {finding.message}"
+        if finding.remedy:
+            text = str(finding.remedy)
+            yield f"    remedy: {text if len(text) <= _WIDE else f'{text[:_WIDE]}... --json and --remedies have all of it'}"
+    if len(found.findings) > _SHOWN:
+        yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+
+
+def _verdict(found: Audit) -> str:
+    counts = {level: sum(one.level == level for one in found.findings) for level in ("proof", "strong", "hint")}
+    words = [f"{count} {level}" for level, count in counts.items() if count]
+    return f"findings: {', '.join(words)}" if words else "no findings"
+
+
+def _markdown(reports: list[Audit]) -> Iterator[str]:
+    for found in reports:
+        yield f"## Audit of {found.id}"
+        yield ""
+        yield f"{found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks: {_verdict(found)}."
+        yield ""
+        if found.findings:
+            yield "| level | check | finding | remedy |"
+            yield "| --- | --- | --- | --- |"
+            yield from map(_markdown_row, found.findings)
+            yield ""
+
+
+def _markdown_row(finding: Finding) -> str:
+    cells = (finding.level, finding.check, finding.message, _remedy(finding))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _remedy(finding: Finding) -> str:
+    """Return a remedy as Markdown: a step as code, a sentence as a sentence."""
+    text = str(finding.remedy)
+    return f"`{text}`" if text.startswith("-t ") else text

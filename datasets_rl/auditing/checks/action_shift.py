@@ -1,0 +1,115 @@
+"""Actions that are stored a step or two late, or early, against the states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment, Shift
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.dynamics import Dynamics
+from datasets_rl.auditing.finding import Finding, Level
+from datasets_rl.auditing.remedy import drop, shift
+from datasets_rl.ted.keys import Key
+
+_CLEARLY = 2.0
+_PARTS = ("in episode {:,}", "in the first half of episode {:,}", "in the second half of episode {:,}")
+
+
+class ActionShift(Check):
+    name = "action_shift"
+    rule = (
+        "A linear model predicts the action of a step from the states before and after the step. The action of a step up to two steps "
+        "later or earlier is nearer to the prediction: in the whole dataset the error is 10 % smaller, or in an episode or a half "
+        "of an episode 26 % smaller, and unlike in nine of ten episodes."
+    )
+    why = "The policy learns to act on a state that is already past, or that is not yet known."
+    limits = (
+        "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
+        "from actions that are stored a step late. Actions that the state before the step determines show nothing. A shift in half of an "
+        f"episode that fits less than {_CLEARLY:g} times as well is a hint."
+    )
+    merges = {"errors": "sum", "steps": "sum"}
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        if not data.states or not data.actions:
+            return "the dataset has no narrow states and actions"
+        if not data.model(Dynamics).elements or not data.model(Alignment, False).usable:
+            return "too few steps in which the states move"
+        return [()]
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        errors, steps = block.data.model(Alignment, False).lag_errors(block)
+        return {"errors": errors, "steps": steps}
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        fitted = data.model(Alignment, False)
+        name = ", ".join(data.field(one).name for one in data.actions)
+        yield from whole_dataset(self.name, fitted, name)
+        yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)
+
+
+def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]:
+    """Yield the finding that the values of all episodes are shifted, if they are."""
+    lag = int(LAGS[fitted.common])
+    if not lag:
+        return
+    left, now = fitted.errors[fitted.common].mean(), fitted.errors[REACH].mean()
+    yield Finding(
+        check,
+        # A robot can act late, but not early.
+        "strong" if lag > 0 else "hint",
+        f"{name} is stored {_steps(lag)} in most episodes: of the value {abs(lag)} step{'s' * (abs(lag) > 1)} "
+        f"{'later' if lag > 0 else 'earlier'} the states before and after a step leave {left:.1%} of the variance unexplained, and of "
+        f"the value of the step itself {now:.1%}",
+        evidence={"steps": lag, "unexplained": float(left), "unexplained_now": float(now)},
+        remedy=shift(name, lag),
+        key=name,
+    )
+
+
+def single_episodes(
+    check: str, data: Data, found: Sequence[Shift], name: str, of_halves: Level = "strong"
+) -> Iterator[Finding]:
+    """Yield a finding for each episode whose values are shifted against those of the other episodes."""
+    if len(found) > MANY * len(data.episodes):
+        yield _many(check, len(data.episodes), found, name)
+        return
+    for one in found:
+        rows = data.episodes.rows(one.episode)
+        half = rows.start + len(rows) // 2
+        place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
+        yield Finding(
+            check,
+            # A half of an episode has few steps.
+            ("hint" if one.times < _CLEARLY else of_halves) if one.part else "strong",
+            f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
+            f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
+            "episodes",
+            episodes=(one.episode,),
+            rows=(place,),
+            evidence={"steps": one.lag, "times": one.times},
+            remedy=drop([one.episode]) if one.part else shift(name, one.lag, [one.episode]),
+            key=name,
+        )
+
+
+def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Finding:
+    lags = [one.lag for one in found]
+    lag = max(set(lags), key=lags.count)
+    named = tuple(one.episode for one in found if one.lag == lag)
+    return Finding(
+        check,
+        "strong" if lag > 0 else "hint",
+        f"{name} is stored {_steps(lag)} in {len(named):,} of {episodes:,} episodes, first in episode {named[0]:,}, against the other "
+        "episodes: at this distance the states fit better than without",
+        episodes=named,
+        evidence={"steps": lag, "episodes": len(named)},
+        remedy=shift(name, lag, [one.episode for one in found if one.lag == lag and not one.part] or named),
+        key=name,
+    )
+
+
+def _steps(lag: int) -> str:
+    return f"{abs(lag)} step{'s' * (abs(lag) > 1)} {'late' if lag > 0 else 'early'}"

@@ -1,0 +1,51 @@
+"""Episodes whose images have red in the place of blue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data, channels_last
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import exchange_channels
+from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, color_correlations, elected, votes
+from datasets_rl.ted.keys import Key
+
+
+class ChannelsSwapped(Check):
+    name = "channels_swapped"
+    rule = (
+        f"Of the images of an episode, {SHARE:.0%} have colors that correlate better with the usual image of the camera after red and "
+        f"blue are exchanged, by {MARGIN:g}. In three of four episodes at most 5 % do."
+    )
+    why = "Colors that a task names, such as a red cube, are other colors in these episodes."
+    limits = f"If most episodes are swapped, the others are found. Gray scenes, and fewer than {FEWEST_EPISODES} episodes, show nothing."
+    merges = VOTES
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        if len(data.episodes) < FEWEST_EPISODES:
+            return f"the dataset has fewer than {FEWEST_EPISODES} episodes"
+        colored = [key for key in data.images if channels_last(np.empty((0, *data.field(key).shape))).shape[-1] == 3]
+        return colored or "no camera has three channels"
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        images, usual = block.grids(key), block.data.usual_image(key)
+        gain = color_correlations(images[..., ::-1], usual) - color_correlations(images, usual)
+        return votes(block, gain > MARGIN)
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        name = data.field(key).name
+        for episode, share in elected(measures):
+            yield Finding(
+                self.name,
+                "strong",
+                f"in episode {episode:,}, red and blue of {name} are exchanged: {share:.0%} of the images look more like those of "
+                "the other episodes with the channels in the other order",
+                episodes=(episode,),
+                evidence={"share": share},
+                remedy=exchange_channels(name, [episode]),
+                key=name,
+            )

@@ -1,0 +1,165 @@
+"""Frames that a camera lost: the images jump ahead of the states, or repeat the image before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.checks.frozen_frames import FEWEST
+from datasets_rl.auditing.checks.video_lag import sighted
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
+from datasets_rl.auditing.sight import LAGS, MERGES, PARTS, SPAN, ZERO, Sight, sight_measures
+from datasets_rl.ted.keys import Key
+
+_REPEATS = 3
+_SUSPECTED = 4.0
+_SUSPECTS = 0.1
+_FEWEST_SUSPECTS = 8
+_HINT = (12.0, 4.0)
+_STRONG = (40.0, 25.0)
+_FEWEST_PAIRS = 4
+_NEAR = 3
+_PLACES = 3
+
+
+class DroppedFrames(Check):
+    name = "dropped_frames"
+    rule = (
+        "From some step of an episode on, the images fit the states of some steps later, and before that step those of the same step, "
+        f"as in `video_lag`: the cost per step falls by {_HINT[0]:g}, or by {_HINT[1]:g} where the images jump, for a strong finding by "
+        f"{_STRONG[0]:g} and {_STRONG[1]:g}. Or at least {_REPEATS} images, and three times as many as in four of five episodes, repeat "
+        "the image before while states change."
+    )
+    why = "From the lost frame on, the policy sees the result of an action before the action."
+    limits = (
+        f"Fewer than four frames, frames lost in the last {2 * LAGS[-1]} steps, and frames lost while nothing moves are rarely found. More "
+        f"than {LAGS[-1]} frames are counted as {LAGS[-1]}. Repeats in lossy video that was encoded again, with one repeat in a place, are mostly missed."
+    )
+    merges = {**MERGES, "repeats": "sum", "longest": "max", "first": "min"}
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        return sighted(data)
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        same = block.same_images(key) & block.moves
+        rows = np.arange(block.start, block.stop) + 1
+        return {
+            **sight_measures(block, key),
+            "repeats": block.sums(same),
+            "longest": block.longest_runs(same)[0],
+            "first": block.minima(np.where(same, rows, np.iinfo(np.int64).max)),
+        }
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        yield from self._repeats(data, key, measures)
+        sight = data.model(Sight, key)
+        if not sight.shows_states:
+            return
+        for episode in _suspected(measures).tolist():
+            skip = _skip(sight, episode)
+            if any(skip.gain >= gain or skip.gain * skip.jump >= jump for gain, jump in (_HINT, _STRONG)):
+                yield self._skipped(data, key, episode, skip)
+
+    def _repeats(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        # A longer run is a frozen camera.
+        longest = measures["longest"]
+        repeats = measures["repeats"] - np.where(longest >= FEWEST - 1, longest, 0)
+        name = data.field(key).name
+        for episode in np.flatnonzero(repeats >= max(_REPEATS, 3 * float(np.quantile(repeats, 0.8)))).tolist():
+            count, row = int(repeats[episode]), int(measures["first"][episode])
+            yield Finding(
+                self.name,
+                "strong",
+                f"{name} lost frames in episode {episode:,}: {count:,} images repeat the image before while states change, the first "
+                f"in row {row:,}",
+                episodes=(episode,),
+                rows=((row, row + 1),),
+                evidence={"repeats": count, "first_row": row},
+                remedy=drop([episode]),
+                key=name,
+            )
+
+    def _skipped(self, data: Data, key: Key, episode: int, skip: _Skip) -> Finding:
+        start, stop = int(data.episodes.starts[episode]), int(data.episodes.stops[episode])
+        row, name = start + skip.step, data.field(key).name
+        strong = skip.gain >= _STRONG[0] or skip.gain * skip.jump >= _STRONG[1]
+        return Finding(
+            self.name,
+            "strong" if strong else "hint",
+            f"{name} lost about {skip.frames} frames in episode {episode:,}: from about row {row:,} on, the images show the states of "
+            f"{skip.frames} steps later",
+            episodes=(episode,),
+            rows=((row, stop),),
+            evidence={"frames": skip.frames, "first_row": row, "gain": skip.gain, "jump": skip.jump},
+            remedy=drop([episode]),
+            key=name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Skip:
+    """The most likely step at which frames were lost, counted from the start of the episode."""
+
+    step: int = 0
+    frames: int = 0
+    gain: float = 0.0
+    """By how much the cost falls, in costs of a step."""
+    jump: float = 0.0
+    """Logarithm of the change of the image at the step, relative to the steps around."""
+
+
+def _suspected(measures: Measures) -> NDArray[np.int64]:
+    """Return the episodes whose images most likely fit another lag after a boundary of two parts than before, ascending.
+
+    Their images are read again: at most a tenth of the episodes, or eight.
+    """
+    costs, pairs = measures["changes"].astype(np.float64), measures["pairs"].astype(np.float64)
+    gains = np.zeros(len(costs))
+    for part in range(1, PARTS):
+        before, after = costs[:, :part].sum(axis=1), costs[:, part:].sum(axis=1)
+        unit = (before.min(axis=1) + after.min(axis=1)) / np.maximum(pairs.sum(axis=1), 1)
+        enough = (pairs[:, part:].sum(axis=1) >= _FEWEST_PAIRS) & (np.abs(after.argmin(axis=1) - ZERO) >= 2)
+        gains = np.maximum(gains, enough * (after[:, ZERO] - after.min(axis=1)) / np.maximum(unit, 1e-12))
+    most = np.argsort(-gains, kind="stable")[: max(_FEWEST_SUSPECTS, int(_SUSPECTS * len(gains)))]
+    return np.sort(most[gains[most] >= _SUSPECTED])
+
+
+def _skip(sight: Sight, episode: int) -> _Skip:
+    both, costs, moved = sight.changes_of(episode)
+    if not len(both):
+        return _Skip()
+    total = np.concatenate([np.zeros((1, len(LAGS))), np.cumsum(costs, axis=0, dtype=np.float64)])
+    count = np.concatenate([[0], np.cumsum(both)])
+    steps = np.arange(_NEAR + SPAN, len(moved) - SPAN)
+    if not len(steps):
+        return _Skip()
+    # A pair of steps before and after the lost frame belongs to neither side.
+    before, after = total[steps - SPAN], total[-1] - total[np.minimum(steps, len(costs))]
+    pairs, rest = count[steps - SPAN], count[-1] - count[np.minimum(steps, len(costs))]
+    unit = np.maximum((before.min(axis=1) + after.min(axis=1)) / np.maximum(pairs + rest, 1), 1e-12)
+    lags = LAGS[after.argmin(axis=1)]
+    gains = (after[:, ZERO] - after.min(axis=1) - before[:, ZERO] + before.min(axis=1)) / unit
+    gains = np.where((lags >= 2) & (rest >= _FEWEST_PAIRS), gains, 0)
+    jumps = _jumps(moved, sight.usual_change)[steps - 1]
+    top = np.argsort(-jumps)[:_PLACES]
+    near = top[int((gains[top] * np.maximum(jumps[top], 0)).argmax())]
+    best = int(gains.argmax())
+    if gains[near] * max(jumps[near], 0) >= _HINT[1]:
+        best = int(near)
+    return _Skip(int(steps[best]), int(lags[best]), float(gains[best]), max(float(jumps[best]), 0.0))
+
+
+def _jumps(moved: NDArray[np.float32], usual: float) -> NDArray[np.float64]:
+    """Return the logarithm of the change of each image relative to the median of the steps around, [T - 1]."""
+    around = sliding_window_view(np.pad(moved, _NEAR, mode="reflect"), 2 * _NEAR + 1)
+    middle = np.median(np.delete(around, _NEAR, axis=1), axis=1)
+    jumps: NDArray[np.float64] = np.log((moved + usual / 4) / (middle + usual / 4))
+    return jumps

@@ -1,0 +1,95 @@
+"""Episodes that are stored twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
+from datasets_rl.ted.keys import Key
+
+_FEWEST = 5
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+class DuplicateEpisodes(Check):
+    name = "duplicate_episodes"
+    rule = f"Two episodes of at least {_FEWEST} steps have the same states and actions in every step, and the actions change."
+    why = "A copy counts twice in training. A copy in the validation part makes the validation loss too small."
+    limits = (
+        "Copies with another cast, codec, scale or length are near copies. Deterministic seeds make equal episodes."
+    )
+    merges = {"hash": "sum", "change": "sum"}
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        if len(data.episodes) < 2:
+            return "the dataset has a single episode"
+        return [()] if self._keys(data) else "the dataset has no narrow states and actions"
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        total = np.zeros(len(block), np.uint64)
+        changes = np.zeros(len(block), np.bool_)
+        for number, field in enumerate(self._keys(block.data)):
+            values = block.now(field)
+            total += _row_hashes(values, number)
+            changes |= (block.after(field) != values).any(axis=1) & block.has_after
+        # The sum over the rows does not depend on how blocks divide an episode. The step number makes the order count.
+        mixed = _mix(total + block.time.astype(np.uint64) * _MULTIPLIER)
+        return {"hash": np.add.reduceat(mixed, block.starts), "change": block.sums(changes)}
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        lengths = data.episodes.lengths
+        fit = np.flatnonzero((lengths >= _FEWEST) & (measures["change"] >= _FEWEST - 1))
+        pairs = np.stack([measures["hash"][fit], lengths[fit].astype(np.uint64)])
+        _, groups, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        groups = groups.reshape(-1)
+        for group in np.flatnonzero(counts > 1).tolist():
+            first, *others = fit[groups == group].tolist()
+            copies = [other for other in others if self._equal(data, first, other)]
+            if copies:
+                yield Finding(
+                    self.name,
+                    "proof",
+                    f"episode {first:,} is stored {len(copies) + 1} times: also as {', '.join(map(str, copies[:5]))}"
+                    f"{' and others' if len(copies) > 5 else ''}",
+                    episodes=(first, *copies),
+                    evidence={"copies": len(copies), "steps": int(lengths[first])},
+                    remedy=drop(copies),
+                )
+
+    def _equal(self, data: Data, first: int, second: int) -> bool:
+        table = data.episodes
+        for key in self._keys(data):
+            one, two = (data.steps.read(key, rows.start, rows.stop) for rows in (table.rows(first), table.rows(second)))
+            if not np.array_equal(one.view(np.uint8), two.view(np.uint8)):
+                return False
+        return True
+
+    def _keys(self, data: Data) -> list[Key]:
+        return [*data.states, *data.actions]
+
+
+def _row_hashes(values: NDArray[np.generic], seed: int) -> NDArray[np.uint64]:
+    """Return a hash of each row, uint64 [N], of values [N, D]."""
+    width = values.shape[1]
+    words = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+    padded = np.zeros((len(values), -(-words.shape[1] // 8) * 8), np.uint8)
+    padded[:, : words.shape[1]] = words
+    numbers = padded.view(np.uint64)
+    salts = _mix(np.arange(numbers.shape[1], dtype=np.uint64) + np.uint64(1 + seed * 4096 + width))
+    hashes: NDArray[np.uint64] = _mix(numbers ^ salts).sum(axis=1, dtype=np.uint64)
+    return hashes
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64 (Steele, Lea and Flood, 2014) of integers, in the shape of the integers."""
+    values = values * _MULTIPLIER
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

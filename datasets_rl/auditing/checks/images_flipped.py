@@ -1,0 +1,62 @@
+"""Episodes whose images are upside down, mirrored or turned by 180 degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
+from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, correlations, elected, votes
+from datasets_rl.ted.keys import Key
+
+_FLIPS = {"upside_down": (-1, 1), "mirrored": (1, -1), "turned": (-1, -1)}
+_WORDS = {"upside_down": "upside down", "mirrored": "mirrored", "turned": "turned by 180 degrees"}
+
+
+class ImagesFlipped(Check):
+    name = "images_flipped"
+    rule = (
+        f"Of the images of an episode, {SHARE:.0%} correlate better with the usual image of the camera after a flip, by {MARGIN:g}. In "
+        "three of four episodes at most 5 % do."
+    )
+    why = "Left and right, or up and down, of an image do not fit the actions of these episodes."
+    limits = (
+        f"If most episodes are flipped, the others are found. Symmetric scenes, and fewer than {FEWEST_EPISODES} episodes, show "
+        "nothing."
+    )
+    merges = {**VOTES, **dict.fromkeys(_FLIPS, "sum")}
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        if len(data.episodes) < FEWEST_EPISODES:
+            return f"the dataset has fewer than {FEWEST_EPISODES} episodes"
+        return data.images or "the dataset has no images"
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        images, usual = block.grids(key), block.data.usual_image(key)
+        before = correlations(images, usual)
+        gains = np.stack([correlations(images[:, ::rows, ::columns], usual) for rows, columns in _FLIPS.values()])
+        measures = votes(block, (gains - before).max(axis=0) > MARGIN)
+        best = gains.argmax(axis=0)
+        for number, name in enumerate(_FLIPS):
+            measures[name] = block.sums((best == number) & ((gains - before).max(axis=0) > MARGIN))
+        return measures
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        name = data.field(key).name
+        for episode, share in elected(measures):
+            flip = max(_FLIPS, key=lambda one: int(measures[one][episode]))
+            yield Finding(
+                self.name,
+                "strong",
+                f"in episode {episode:,}, images of {name} are {_WORDS[flip]}: {share:.0%} of the images look more like those of the "
+                "other episodes when flipped back",
+                episodes=(episode,),
+                evidence={"share": share, "flip": flip},
+                remedy=drop([episode]),
+                key=name,
+            )

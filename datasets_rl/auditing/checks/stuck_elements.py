@@ -1,0 +1,68 @@
+"""Sensors or actuators that keep one value in an episode, and move in the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
+from datasets_rl.ted.keys import Key
+
+_FEWEST = 6
+_FEW = 3
+_MOVES = 0.9
+_SHARE = 0.3
+_TIMES = 3.0
+
+
+class StuckElements(Check):
+    name = "stuck_elements"
+    rule = (
+        f"An element of an observation or an action keeps its value in {_SHARE:.0%} of the steps of an episode of more than {_FEWEST} "
+        f"steps, and {_TIMES:g} times as often as in {_MOVES:.0%} of the episodes. If other elements rest, too, the finding is a hint."
+    )
+    why = "The policy learns that a joint does not matter, or that an action has no effect."
+    limits = (
+        "A joint that stands still in many episodes, such as a gripper, is not found. A drifting sensor is not, either."
+    )
+    merges = {"still": "sum"}
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        if len(data.episodes) < 5:
+            return "the dataset has fewer than 5 episodes"
+        return [*data.states, *(key for key in data.actions if key in data.floats)] or "no field has moving numbers"
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        return {"still": block.tally(key).still}
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        steps = data.episodes.lengths - 1
+        share = measures["still"] / np.maximum(steps, 1)[:, None]
+        long = steps >= _FEWEST
+        if long.sum() < 5:
+            return
+        # An element that often rests, such as a gripper, rests longer in some episodes.
+        usual = np.quantile(share[long], _MOVES, axis=0)
+        stuck = (share >= np.maximum(_SHARE, _TIMES * usual)) & long[:, None]
+        stuck &= stuck.sum(axis=0) <= max(_FEW, (1 - _MOVES) / 2 * long.sum())
+        name = data.field(key).name
+        for episode in np.flatnonzero(stuck.any(axis=1)).tolist():
+            elements = np.flatnonzero(stuck[episode])
+            longest = float(share[episode, elements].max())
+            # Where other elements rest, too, the body may be held, such as by a wall.
+            alone = len(elements) == 1 and (share[episode] >= 0.3 * longest).sum() == 1
+            yield Finding(
+                self.name,
+                "strong" if alone else "hint",
+                f"{', '.join(data.element(key, int(one)) for one in elements[:4])} keep{'s' * (len(elements) == 1)} the same value in "
+                f"{longest:.0%} of the steps of episode {episode:,}, and move{'s' * (len(elements) == 1)} in the other episodes",
+                episodes=(episode,),
+                evidence={"share": longest, "elements": elements.tolist()},
+                remedy=drop([episode]),
+                key=name,
+            )

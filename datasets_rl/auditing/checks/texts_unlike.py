@@ -1,0 +1,120 @@
+"""Texts that are empty, or that differ from another text in spelling alone."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import drop
+from datasets_rl.ted.keys import Key
+
+_RARE = 0.2
+_LETTERS = 4
+
+
+class TextsUnlike(Check):
+    name = "texts_unlike"
+    rule = (
+        "A text is empty, or equals another text without case, blanks, punctuation, articles and accents. A hint: a single word differs by "
+        f"one letter, is in no other text, and the text has at most {_RARE:.0%} of the episodes of the other text."
+    )
+    why = "One task has two names: a policy that is conditioned on texts learns two tasks from fewer episodes each."
+    limits = "Synonyms, two wrong letters, and a text that belongs to another task are not found here."
+    merges = {"first": "min", "last": "max"}
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        return data.texts or "the dataset has no texts"
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        codes = block.now(key)[:, 0]
+        return {"first": block.minima(codes), "last": block.maxima(codes)}
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        texts, name = data.steps.stored.texts(key), data.field(key).name
+        first, last = measures["first"], measures["last"]
+        episodes = {code: np.flatnonzero((first == code) | (last == code)) for code in np.union1d(first, last).tolist()}
+        groups: dict[str, list[int]] = defaultdict(list)
+        for code in episodes:
+            groups[_folded(texts[code])].append(code)
+        if empty := groups.pop("", []):
+            found = np.unique(np.concatenate([episodes[code] for code in empty]))
+            yield Finding(
+                self.name,
+                "proof",
+                f"{name} is empty in {len(found):,} of {len(data.episodes):,} episodes",
+                episodes=tuple(found.tolist()),
+                evidence={"episodes": len(found)},
+                remedy=drop(found.tolist()),
+                key=name,
+            )
+        for codes in groups.values():
+            usual = max(codes, key=lambda code: len(episodes[code]))
+            for code in codes:
+                if code != usual:
+                    yield self._finding(name, texts, code, usual, episodes)
+        usual_codes = {folded: max(codes, key=lambda code: len(episodes[code])) for folded, codes in groups.items()}
+        for wrong, right in _misspelled(list(usual_codes)):
+            code, usual = usual_codes[wrong], usual_codes[right]
+            if len(episodes[code]) <= _RARE * len(episodes[usual]):
+                yield self._finding(name, texts, code, usual, episodes, sure=False)
+
+    def _finding(
+        self,
+        name: str,
+        texts: Sequence[str],
+        code: int,
+        usual: int,
+        episodes: Mapping[int, NDArray[np.int64]],
+        *,
+        sure: bool = True,
+    ) -> Finding:
+        what = "the same text in another spelling" if sure else "the texts differ in one letter, which may be an error"
+        return Finding(
+            self.name,
+            "strong" if sure else "hint",
+            f"{name} is {texts[code]!r} in {len(episodes[code]):,} episodes, and {texts[usual]!r} in {len(episodes[usual]):,}: {what}",
+            episodes=tuple(episodes[code].tolist()),
+            evidence={"text": texts[code], "usual": texts[usual]},
+            remedy="write one text for one task",
+            key=name,
+        )
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, accents, punctuation, articles and repeated blanks."""
+    plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    words = "".join(letter if letter.isalnum() else " " for letter in plain.casefold()).split()
+    return " ".join(word for word in words if word not in {"a", "an", "the"}) or " ".join(words)
+
+
+def _misspelled(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of texts: the first is the second but for a letter of one word, which is in no other text."""
+    uses: dict[str, int] = defaultdict(int)
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    for text in texts:
+        words = text.split()
+        for place, word in enumerate(words):
+            alike[(*words[:place], "", *words[place + 1 :])].append((word, text))
+        for word in set(words):
+            uses[word] += 1
+    for group in alike.values():
+        for word, text in group:
+            if uses[word] == 1:
+                yield from ((text, other) for usual, other in group if other != text and _one_letter(word, usual))
+
+
+def _one_letter(one: str, other: str) -> bool:
+    """Return whether two words without digits differ by a letter that is missing, added, or another."""
+    if min(len(one), len(other)) < _LETTERS or not (one.isalpha() and other.isalpha()):
+        return False
+    short, long = sorted((one, other), key=len)
+    same = next((place for place, letter in enumerate(short) if letter != long[place]), len(short))
+    return short != long and short[same + (len(short) == len(long)) :] == long[same + 1 :]

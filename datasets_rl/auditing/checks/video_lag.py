@@ -1,0 +1,80 @@
+"""Images that are ahead of the states, or behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.remedy import shift
+from datasets_rl.auditing.sight import LAGS, MERGES, Sight, best_lags, sight_measures
+from datasets_rl.ted.keys import Key
+
+_STEPS = 1.3
+_APART = 1.5
+_GAIN = 0.1
+_SURE, _VERY_SURE = 5.0, 11.0
+_COMMON = 0.25
+
+
+class VideoLag(Check):
+    name = "video_lag"
+    rule = (
+        f"A linear model reads the states from the image. Its errors, and their changes over four steps, are lowest for the states at least "
+        f"{_STEPS:g} steps before or after the image, of up to {LAGS[-1]}, and agree within {_APART:g} steps."
+    )
+    why = "The policy sees the past, and acts too late, or sees the result of an action before the action."
+    limits = "Scenes that show no state, and episodes that hardly move, show nothing. Images of all episodes that are a step late are not found."
+    merges = MERGES
+
+    def targets(self, data: Data) -> Sequence[Key] | str:
+        return sighted(data)
+
+    def measure(self, block: Block, key: Key) -> Measures:
+        return sight_measures(block, key)
+
+    def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
+        sight, name = data.model(Sight, key), data.field(key).name
+        if sight.lag:
+            yield self._finding(name, sight.lag, float(np.exp(sight.gain[0])), None)
+        steps, pairs = np.maximum(measures["steps"], 1), np.maximum(measures["pairs"].sum(axis=1), 1)
+        means = measures["errors"] / steps[:, None, None]
+        level, gain = best_lags(measures["squares"] / steps[:, None] - (means**2).sum(axis=2))
+        change, gain_of_change = best_lags(measures["changes"].sum(axis=1) / pairs[:, None])
+        sure = gain_of_change * pairs
+        alike = (np.abs(level - change) <= _APART) & (np.abs(level) >= _STEPS) & (gain >= _GAIN) & (sure >= _SURE)
+        found = (
+            (np.abs(change) >= _STEPS)
+            & (level * change > 0)
+            & (alike & (np.abs(level) < LAGS[-1]) | (sure >= _VERY_SURE))
+        )
+        if found.mean() > _COMMON:
+            return
+        for episode in np.flatnonzero(found).tolist():
+            lag = round((level[episode] + change[episode]) / 2)
+            yield self._finding(name, lag + sight.lag, float(np.exp(gain[episode])), episode)
+
+    def _finding(self, name: str, lag: int, times: float, episode: int | None) -> Finding:
+        side = "behind" if lag < 0 else "ahead of"
+        where = "in most episodes" if episode is None else f"in episode {episode:,}"
+        return Finding(
+            self.name,
+            "strong",
+            f"{where}, the images of {name} are about {abs(lag)} steps {side} the states: what the images show has an error {times:.1f} "
+            "times as large for the states of the same step as for the states of that step",
+            episodes=() if episode is None else (episode,),
+            evidence={"steps": lag, "times": times},
+            remedy=shift(name, -lag, () if episode is None else [episode]),
+            key=name,
+        )
+
+
+def sighted(data: Data) -> Sequence[Key] | str:
+    """Return the cameras that may show states, or the reason why there are none."""
+    if not data.images:
+        return "the dataset has no images"
+    return data.images if data.states else "the dataset has no narrow states"

@@ -1,0 +1,234 @@
+"""What to do about findings: steps of a recipe, and the recipe of an audit. Nothing is applied here.
+
+finding   episode 4 is also stored as episode 17
+remedy    Correction("drop_episodes", (17,))
+shell     rlds preprocess ID -t drop_episodes:17
+recipe    [[step]]
+          use = "drop_episodes"
+          numbers = [17]
+          reason = "duplicate_episodes: episode 4 is also stored as episode 17"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing.data import Data
+    from datasets_rl.auditing.finding import Finding
+
+_PLACES = {"drop_episodes": "numbers", "split_episodes": "places", "trim_steps": "spans", "fix_wraps": "elements"}
+"""The name of the first argument of the steps, of which there may be several. It is "episodes" for the other steps."""
+_ORDER = ("drop_episodes", "split_episodes", "trim_steps", "fix_shift")
+"""Steps that come first, in this order: what they name are episodes and steps of the source, and values are corrected after
+that."""
+_LAST = ("fix_signs", "fix_wraps", "fix_ends")
+_REASONS = 3
+
+Place: TypeAlias = "int | str"
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A step of a recipe that corrects what a check found. The text of a correction is the option of `rlds preprocess`.
+
+    Attributes:
+        step: Name of the step.
+        places: The first argument of the step: episodes, as in "3" or "10:20", or places in episodes, as in "4/31". Empty for
+            all episodes.
+        arguments: The other arguments by name.
+    """
+
+    step: str
+    places: tuple[Place, ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        named = [f"{name}={_inline(value)}" for name, value in self.arguments.items()]
+        return f"-t {self.step}:{','.join([*map(str, self.places), *named])}".rstrip(":")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as in a recipe: its name as `use`, and its arguments."""
+        places = {_PLACES.get(self.step, "episodes"): list(self.places)} if self.places else {}
+        return {"use": self.step, **places, **self.arguments}
+
+
+def drop(episodes: Iterable[int]) -> Correction:
+    """Return the step that drops episodes."""
+    return Correction("drop_episodes", _spans(episodes))
+
+
+def shift(key: str, steps: int, episodes: Iterable[int] = ()) -> Correction:
+    """Return the step that gives a field of step t the value of step t + `steps`, by default in all episodes."""
+    return Correction("fix_shift", _spans(episodes), {"key": key, "steps": steps})
+
+
+def scale(key: str, factor: float, episodes: Iterable[int] = ()) -> Correction:
+    """Return the step that multiplies a field by a factor, by default in all episodes."""
+    return Correction("fix_unit", _spans(episodes), {"key": key, "factor": float(f"{factor:.6g}")})
+
+
+def exchange_channels(key: str, episodes: Iterable[int] = ()) -> Correction:
+    """Return the step that exchanges the first and the last channel of images, by default in all episodes."""
+    return Correction("fix_channels", _spans(episodes), {"key": key})
+
+
+def align_signs(key: str, first: int) -> Correction:
+    """Return the step that aligns the signs of the quaternions that begin with an element."""
+    return Correction("fix_signs", (), {"first": first, "key": key})
+
+
+def unwrap(key: str, elements: Sequence[int], turn: float) -> Correction:
+    """Return the step that unwraps angles."""
+    return Correction("fix_wraps", tuple(elements), {"key": key, "turn": float(turn)})
+
+
+def end_by_truncation(episodes: Iterable[int] = ()) -> Correction:
+    """Return the step that marks terminated episodes as truncated, by default all."""
+    return Correction("fix_ends", _spans(episodes))
+
+
+def split_at(data: Data, rows: Iterable[int]) -> Correction:
+    """Return the step that divides the episodes of rows, so that each row is the first of an episode."""
+    return Correction("split_episodes", tuple("{}/{}".format(*_place(data, row)) for row in rows))
+
+
+def keep_rows(data: Data, first: int, stop: int) -> Correction:
+    """Return the step that keeps the rows [first, stop) of an episode."""
+    episode, start = _place(data, first)
+    count = stop - first
+    whole = int(data.episodes.lengths[episode])
+    return Correction("trim_steps", (f"{episode}/{start or ''}:{'' if start + count >= whole else start + count}",))
+
+
+def recipe_of(name: str, findings: Sequence[Finding]) -> str:
+    """Return the recipe, as TOML, with the steps of the remedies of findings. What no step corrects is a comment.
+
+    Steps of a check that differ in the episodes only are one step. Nothing else is done to an episode that is dropped, and an
+    episode that is divided is not trimmed.
+    """
+    groups, comments = _grouped(findings)
+    lines = [
+        f"summary = {_toml(f'Corrections of {name}, after its audit')}",
+        "",
+        "# Read the steps before you apply them, and delete the steps that you do not want:",
+        f"# rlds preprocess {name} --recipe THIS_FILE --as corrected",
+    ]
+    for correction, reason in groups:
+        lines += ["", "[[step]]", f"use = {_toml(correction.step)}"]
+        lines += [
+            f"{argument} = {_toml(value)}" for argument, value in correction.to_json().items() if argument != "use"
+        ]
+        lines += [f"reason = {_toml(reason)}"] if correction.step.startswith(_CORRECTIONS) else [f"# {reason}"]
+    if comments:
+        lines += ["", "# No step corrects:", *(f"# {' '.join(one.split())}" for one in comments)]
+    return "\n".join(lines) + "\n"
+
+
+_CORRECTIONS = ("fix_", "drop_episodes", "split_episodes", "trim_steps")
+"""How the names of the steps begin that have a reason."""
+
+
+def _grouped(findings: Sequence[Finding]) -> tuple[list[tuple[Correction, str]], list[str]]:
+    """Return the steps in the order of the recipe, each with its reason, and what no step corrects."""
+    dropped = _episodes_of(findings, "drop_episodes")
+    divided = _episodes_of(findings, "split_episodes")
+    groups: dict[str, list[tuple[Correction, Finding]]] = {}
+    comments: list[str] = []
+    for finding in findings:
+        if not isinstance(finding.remedy, Correction):
+            comments.append(f"{finding.check}: {finding.message}: {finding.remedy or 'nothing corrects this'}")
+            continue
+        correction = finding.remedy
+        if correction.step == "trim_steps" and (twice := _numbers(correction) & divided):
+            comments.append(
+                f"{finding.check}: {finding.message}: episode {min(twice)} is divided, audit the result again"
+            )
+            continue
+        if correction.step not in {"drop_episodes", "fix_wraps"} and correction.places:
+            left = tuple(
+                place for place in correction.places if not _numbers(replace(correction, places=(place,))) <= dropped
+            )
+            if not left:
+                continue
+            correction = replace(correction, places=left)
+        same = json.dumps(
+            [finding.check, correction.step, bool(correction.places), dict(correction.arguments)], default=str
+        )
+        groups.setdefault(same, []).append((correction, finding))
+    found = [_joined(group) for group in groups.values()]
+    return sorted(found, key=lambda one: _rank(one[0].step)), comments
+
+
+def _joined(group: Sequence[tuple[Correction, Finding]]) -> tuple[Correction, str]:
+    first = group[0][0]
+    if first.step in {"split_episodes", "trim_steps", "fix_wraps"}:
+        places = tuple(dict.fromkeys(place for correction, _ in group for place in correction.places))
+    else:
+        places = _spans(set().union(*(_numbers(correction) for correction, _ in group)))
+    messages = [finding.message for _, finding in group]
+    more = f"; and {len(messages) - _REASONS} more" if len(messages) > _REASONS else ""
+    return replace(first, places=places), f"{group[0][1].check}: {'; '.join(messages[:_REASONS])}{more}"
+
+
+def _rank(step: str) -> tuple[int, int]:
+    if step in _ORDER:
+        return 0, _ORDER.index(step)
+    return (2, _LAST.index(step)) if step in _LAST else (1, 0)
+
+
+def _episodes_of(findings: Iterable[Finding], step: str) -> set[int]:
+    remedies = [one.remedy for one in findings if isinstance(one.remedy, Correction) and one.remedy.step == step]
+    return set().union(*map(_numbers, remedies))
+
+
+def _numbers(correction: Correction) -> set[int]:
+    """Return the episodes that a correction names."""
+    if correction.step == "fix_wraps":
+        return set()
+    found: set[int] = set()
+    for place in correction.places:
+        text = str(place)
+        if "/" in text or ":" not in text:
+            found.add(int(text.partition("/")[0]))
+        else:
+            start, stop = text.split(":")
+            found.update(range(int(start), int(stop)))
+    return found
+
+
+def _spans(episodes: Iterable[int]) -> tuple[Place, ...]:
+    """Return episodes as numbers and ranges START:STOP, ascending."""
+    spans: list[Place] = []
+    start = stop = None
+    for episode in [*sorted({int(one) for one in episodes}), None]:
+        if start is not None and stop is not None and episode != stop:
+            spans += [f"{start}:{stop}"] if stop - start > 2 else list(range(start, stop))
+            start = None
+        if episode is not None:
+            start, stop = (episode if start is None else start), episode + 1
+    return tuple(spans)
+
+
+def _place(data: Data, row: int) -> tuple[int, int]:
+    """Return the episode of a row, and the step of the row in the episode."""
+    episode = int(data.episodes.episode_of(np.array([row]))[0])
+    return episode, int(row) - int(data.episodes.starts[episode])
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_inline, value))}]"
+    return str(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    # Texts, numbers and truth values are written alike in JSON and TOML.
+    return json.dumps(value, ensure_ascii=False)

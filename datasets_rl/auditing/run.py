@@ -1,0 +1,311 @@
+"""The audit of a dataset: one pass over the fields that the checks look at, in blocks, on all cores."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from datasets_rl import disk
+from datasets_rl.auditing.block import Block, merge
+from datasets_rl.auditing.checks import CHECKS, check_class
+from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.finding import LEVELS, Audit, Finding
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, join_names
+from datasets_rl.format.manifest import converter_version
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.look.steps import StepReader
+from datasets_rl.progress import report
+from datasets_rl.settings import Settings
+from datasets_rl.store.find import locate, shown_id
+from datasets_rl.store.layout import AUDIT_FOLDER
+from datasets_rl.ted.keys import dotted_name
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing.base import Check, Measures
+    from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+    from datasets_rl.ted.keys import Key
+
+_NARROW_BYTES = 4 << 20
+_WIDE_BYTES = 24 << 20
+_PARTS = 16
+"""Number of parts in which the measures are kept during the audit: what an interrupted audit repeats is one part."""
+_KEEP_AFTER = 2.0
+"""Seconds between two times at which measures are kept. A short audit writes nothing."""
+
+
+def audit(
+    dataset: str | Path | BaseDatasetExperienceReplay,
+    *,
+    checks: Sequence[str] | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
+) -> Audit:
+    """Look for faults in the data of a dataset, and return what was found.
+
+    The checks, what each finds, misses and takes for a fault, are listed in docs/audit.md. An audit that was interrupted
+    goes on where the audit stopped.
+
+        >>> from datasets_rl import audit, load
+        >>> audit(load("demo/pendulum"), checks=["not_finite"]).findings
+        ()
+
+    Args:
+        dataset: The id or the folder of a stored dataset, or an open dataset.
+        checks: Names of the checks to make, by default all.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
+
+    Raises:
+        InvalidArgumentError: If there is no check with a name. The error has the names.
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    chosen = _chosen(checks)
+    settings = settings or Settings.from_env()
+    if isinstance(dataset, (str, Path)):
+        steps, name = open_steps(dataset, root=root, settings=settings)
+        return audit_steps(steps, chosen, name=name, settings=settings)
+    from datasets_rl.datasets.acting import step_reader
+
+    steps = step_reader(dataset)
+    return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
+
+
+def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settings) -> tuple[StepReader, str]:
+    """Return the steps of a stored dataset, and the id under which the dataset is shown.
+
+    Raises:
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        ManifestError: If the manifest cannot be trusted.
+    """
+    folder = locate(dataset, root=root, settings=settings)
+    stored = StoredDataset(folder)
+    return StepReader(stored), shown_id(folder, stored.manifest.id, settings=settings)
+
+
+def _chosen(names: Sequence[str] | None) -> list[Check]:
+    unknown = [name for name in names or () if name not in CHECKS]
+    if unknown:
+        raise InvalidArgumentError(f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}")
+    return [check_class(name)() for name in (CHECKS if names is None else dict.fromkeys(names))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A check and the field it looks at."""
+
+    check: Check
+    key: Key
+
+    @property
+    def name(self) -> str:
+        return f"{self.check.name}/{dotted_name(self.key)}"
+
+
+def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
+    """Make checks of the steps of a dataset."""
+    data = Data(steps)
+    looks, skipped = [], {}
+    for check in checks:
+        targets = check.targets(data)
+        if isinstance(targets, str):
+            skipped[check.name] = targets
+        else:
+            looks += [_Look(check, key) for key in targets]
+    measured = _measured(data, looks, name, settings)
+    findings: list[Finding] = []
+    for check in checks:
+        of_check = {look.key: measured.get(look.name, {}) for look in looks if look.check is check}
+        if of_check:
+            findings += check.conclude(data, of_check)
+    return Audit(
+        id=name,
+        steps=len(data),
+        episodes=len(data.episodes),
+        findings=tuple(sorted(findings, key=lambda one: LEVELS.index(one.level))),
+        checked=tuple(check.name for check in checks if check.name not in skipped),
+        skipped=skipped,
+    )
+
+
+def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings) -> dict[str, Measures]:
+    """Return the measures of all episodes by the name of the look. Parts that an earlier audit left are used."""
+    walks = [*_walks(data, looks)]
+    parts = [(walk, part) for walk in walks for part in _parts(walk.edges)]
+    kept = _Kept(settings.home, _digest(data, looks, parts))
+    found: dict[str, list[Measures]] = {}
+    with (
+        report(
+            f"auditing {name}",
+            sum(int(part[-1] - part[0]) for _, part in parts),
+            unit=" steps",
+            show=settings.progress,
+        ) as advance,
+        ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rlds-audit") as pool,
+    ):
+        for number, (walk, part) in enumerate(parts):
+            measures = kept.read(number)
+            if measures is None:
+                measures = _measured_part(data, walk, part, pool.map)
+                kept.add(number, measures)
+            for look in measures:
+                found.setdefault(look, []).append(measures[look])
+            advance(int(part[-1] - part[0]))
+    joined = {look.name: _joined(look.check.merges, found[look.name]) for look in looks if look.name in found}
+    kept.discard()
+    return joined
+
+
+class _Kept:
+    """The measures of parts of an unfinished audit, each a file, ``<home>/.audit/<digest>/<part>.npz``.
+
+    A home that cannot be written, or is full, keeps nothing, and the audit goes on.
+
+    Args:
+        home: The folder of all sources.
+        digest: Digest of what is measured.
+    """
+
+    def __init__(self, home: Path, digest: str) -> None:
+        self._home, self._folder = home, home / AUDIT_FOLDER / digest
+        self._pending: dict[int, dict[str, Measures]] = {}
+        self._written = time.monotonic()
+
+    def read(self, number: int) -> dict[str, Measures] | None:
+        """Return the measures of a part, or None if the part is not kept, or cannot be read."""
+        try:
+            with np.load(self._folder / f"{number}.npz", allow_pickle=False) as arrays:
+                found: dict[str, Measures] = {}
+                for name in arrays.files:
+                    look, _, measure = name.rpartition(":")
+                    found.setdefault(look, {})[measure] = arrays[name]
+                return found
+        except (OSError, ValueError, EOFError, BadZipFile):
+            return None
+
+    def add(self, number: int, measures: dict[str, Measures]) -> None:
+        """Keep the measures of a part, once enough seconds have passed."""
+        self._pending[number] = measures
+        if time.monotonic() - self._written < _KEEP_AFTER:
+            return
+        with suppress(OSError, DatasetsRLError):
+            disk.make_folder(self._folder)
+            for part, of_part in self._pending.items():
+                stream = io.BytesIO()
+                arrays: dict[str, Any] = {
+                    f"{look}:{name}": values for look, one in of_part.items() for name, values in one.items()
+                }
+                np.savez(stream, **arrays)
+                disk.write_bytes(self._folder / f"{part}.npz", stream.getvalue())
+        self._pending.clear()
+        self._written = time.monotonic()
+
+    def discard(self) -> None:
+        """Delete what is kept."""
+        if self._folder.is_dir():
+            with suppress(OSError, DatasetsRLError):
+                disk.remove_tree(self._folder, self._home)
+                disk.remove_empty(self._folder.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Looks at blocks of rows, between the edges."""
+
+    looks: tuple[_Look, ...]
+    edges: tuple[int, ...]
+
+
+def _walks(data: Data, looks: Sequence[_Look]) -> Iterator[_Walk]:
+    """Yield a walk over the narrow fields, and a walk over each wide field, so that each image is decoded once."""
+    measuring = [look for look in looks if look.check.merges]
+    wide = dict.fromkeys(look.key for look in measuring if look.key and data.field(look.key).wide)
+    narrow = tuple(look for look in measuring if look.key not in wide)
+    if narrow:
+        yield _Walk(narrow, _edges(data, max(1, _NARROW_BYTES // max(data.steps.stored.schema.record.itemsize, 1))))
+    for key in wide:
+        rows = max(1, _WIDE_BYTES // max(data.field(key).step_bytes, 1))
+        yield _Walk(tuple(look for look in measuring if look.key == key), _edges(data, rows))
+
+
+def _edges(data: Data, rows: int) -> tuple[int, ...]:
+    """Return the first rows of blocks of about so many rows, and the number of rows. Short episodes stay whole."""
+    stops, edges = data.episodes.stops, [0]
+    while edges[-1] < len(data):
+        target = edges[-1] + rows
+        whole = int(np.searchsorted(stops, target, side="right")) - 1
+        edge = int(stops[whole]) if whole >= 0 else 0
+        edges.append(edge if edge > edges[-1] else min(target, len(data)))
+    return tuple(edges)
+
+
+def _parts(edges: Sequence[int]) -> Iterator[Sequence[int]]:
+    size = max(1, -(-(len(edges) - 1) // _PARTS))
+    for start in range(0, len(edges) - 1, size):
+        yield edges[start : start + size + 1]
+
+
+def _measured_part(
+    data: Data, walk: _Walk, edges: Sequence[int], each: Callable[..., Iterable[Any]]
+) -> dict[str, Measures]:
+    """Return the measures of the blocks between edges by the name of the look."""
+
+    def measure(start: int, stop: int) -> dict[str, Measures]:
+        block = Block(data, start, stop)
+        return {look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks}
+
+    blocks = [*each(measure, edges[:-1], edges[1:])]
+    return {look.name: _joined(look.check.merges, [block[look.name] for block in blocks]) for look in walk.looks}
+
+
+def _joined(merges: Mapping[str, str], parts: Sequence[Measures]) -> Measures:
+    """Return the measures of consecutive blocks as measures of episodes: parts of an episode are merged."""
+    result: dict[str, list[Any]] = {"episode": [], **{name: [] for name in merges}}
+    for part in parts:
+        first = 0
+        if result["episode"] and result["episode"][-1][-1] == part["episode"][0]:
+            last = {name: result[name][-1][-1] for name in merges}
+            merged = merge(merges, last, {name: part[name][0] for name in merges})
+            for name in merges:
+                result[name][-1] = np.concatenate([result[name][-1][:-1], np.asarray(merged[name])[None]])
+            first = 1
+        for name, values in result.items():
+            if len(part["episode"]) > first:
+                values.append(part[name][first:])
+    return {name: np.concatenate(values) for name, values in result.items()}
+
+
+def _digest(data: Data, looks: Sequence[_Look], parts: Sequence[tuple[_Walk, Sequence[int]]]) -> str:
+    rows = data.steps.rows
+    chosen = (
+        ""
+        if rows is None
+        else hashlib.sha256(np.ascontiguousarray(data.episodes.records["start"]).tobytes()).hexdigest()
+    )
+    edges = [[*map(int, part)] for _, part in parts]
+    text = json.dumps(
+        [data.steps.stored.manifest.digest, converter_version(), [look.name for look in looks], chosen, edges]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def ranges_of(rows: Sequence[int], limit: int = 1_000) -> tuple[tuple[int, int], ...]:
+    """Return ascending rows as ranges (first row, stop row), at most `limit` of them."""
+    if not len(rows):
+        return ()
+    array = np.asarray(rows, np.int64)
+    breaks = np.flatnonzero(np.diff(array) != 1) + 1
+    starts, lasts = array[np.append(0, breaks)], array[np.append(breaks - 1, len(array) - 1)]
+    return tuple((int(start), int(last) + 1) for start, last in zip(starts[:limit], lasts[:limit], strict=True))

@@ -1,0 +1,41 @@
+"""The table of the checks of an audit in docs/audit.md, from the classes of the checks: ``python docs/audit_tables.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datasets_rl.auditing import CHECKS
+from datasets_rl.auditing.checks import check_class
+
+PAGE = Path(__file__).parent / "audit.md"
+START, END = "<!-- written by docs/audit_tables.py -->", "<!-- end of the checks -->"
+
+
+def updated(text: str) -> str:
+    """Return the page with the checks of today.
+
+    Raises:
+        ValueError: If the page has no place for the table.
+    """
+    if START not in text or END not in text:
+        raise ValueError(f"{PAGE} has no table of checks, expected the lines {START!r} and {END!r}")
+    rows = [
+        "| check | finds | why it matters | limits |",
+        "| --- | --- | --- | --- |",
+        *(_row(name) for name in CHECKS),
+    ]
+    before, rest = text.split(START, 1)
+    return f"{before}{START}\n\n" + "\n".join(rows) + f"\n\n{END}{rest.split(END, 1)[1]}"
+
+
+def _row(name: str) -> str:
+    check = check_class(name)
+    return (
+        "| "
+        + " | ".join([f"`{name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits))])
+        + " |"
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text("utf-8")), "utf-8")
