@@ -26,7 +26,7 @@ class Finding:
         episodes: Numbers of the episodes in question, ascending. Empty if the finding is about the whole dataset.
         rows: Ranges of rows in question, as (first row, stop row), ascending.
         evidence: The measured numbers by name.
-        remedy: What to do: a step of a recipe, of which the text is the option of `rlds preprocess`, or a sentence. Empty if the data
+        remedy: What to do: a step of a recipe, of which the text is an option of the shell, or a sentence. Empty if the data
             cannot be corrected.
         key: Dotted key of the field in question. Empty if the finding is about no single field.
     """
@@ -79,7 +79,7 @@ class Audit:
     def remedies(self, level: str = "strong") -> str:
         """Return a recipe, as TOML, with the steps of the remedies, each with the finding as its reason.
 
-        Nothing is applied. The file of the recipe is for ``rlds preprocess --recipe`` and `Recipe.of`. The episodes are those of the
+        Nothing is applied. The file of the recipe is for `Recipe.of`. The episodes are those of the
         audited dataset.
 
         Args:

@@ -2,7 +2,7 @@
 
 finding   episode 4 is also stored as episode 17
 remedy    Correction("drop_episodes", (17,))
-shell     rlds preprocess ID -t drop_episodes:17
+shell     -t drop_episodes:17
 recipe    [[step]]
           use = "drop_episodes"
           numbers = [17]
@@ -35,7 +35,7 @@ Place: TypeAlias = "int | str"
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A step of a recipe that corrects what a check found. The text of a correction is the option of `rlds preprocess`.
+    """A step of a recipe that corrects what a check found. The text of a correction is an option of the shell, `-t`.
 
     Attributes:
         step: Name of the step.
@@ -116,8 +116,7 @@ def recipe_of(name: str, findings: Sequence[Finding]) -> str:
     lines = [
         f"summary = {_toml(f'Corrections of {name}, after its audit')}",
         "",
-        "# Read the steps before you apply them, and delete the steps that you do not want:",
-        f"# rlds preprocess {name} --recipe THIS_FILE --as corrected",
+        "# Read the steps before you apply the recipe, and delete the steps that you do not want.",
     ]
     for correction, reason in groups:
         lines += ["", "[[step]]", f"use = {_toml(correction.step)}"]
