@@ -23,6 +23,8 @@ from datasets_rl.auditing import Audit, audit, audit_mixture
 
 Strength: TypeAlias = Literal["weak", "medium", "strong"]
 STRENGTHS: tuple[Strength, ...] = ("weak", "medium", "strong")
+FEWEST_STEPS = 5
+"""Length of an episode below which nothing is planted in the episode alone."""
 PLANTED = 3
 """Episodes with a fault in a recording, unless the fault is a fault of the whole dataset."""
 
@@ -69,7 +71,8 @@ def each_episode(change: Callable[[clean.Recorded, Strength, np.random.Generator
 
     @functools.wraps(change)
     def plant(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
-        chosen = rng.choice(len(recording.episodes), PLANTED, replace=False).tolist()
+        fit = [number for number, one in enumerate(recording.episodes) if len(one) >= FEWEST_STEPS]
+        chosen = rng.choice(fit, PLANTED, replace=False).tolist()
         changed = {number: change(recording.episodes[number], strength, rng) for number in chosen}
         return Planted(recording.replaced(changed), frozenset(chosen))
 

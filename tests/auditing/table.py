@@ -1,6 +1,8 @@
 """The table of docs/audit.md: faults that were planted, found and missed, and false alarms in clean recordings.
 
-python tests/auditing/table.py [--clean N] [--write] [CHECK ...]
+python tests/auditing/table.py [--clean N] [--seed N] [--write] [CHECK ...]
+
+The rules were tuned on the recordings of the seeds 0 to 8. The page has the counts of other seeds.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ import clean
 from planting import STRENGTHS, audited, cases, measure, mixture_audited
 
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+SEED = 100
+"""The first seed of the recordings of the page, which no rule was tuned on."""
 START, END = "<!-- measured by tests/auditing/table.py -->", "<!-- end of the measured tables -->"
 
 
-def planted_rows(checks: list[str]) -> dict[str, dict[str, list[int]]]:
+def planted_rows(checks: list[str], seed: int) -> dict[str, dict[str, list[int]]]:
     """Return by fault and strength: planted, found, falsely named episodes."""
     rows: dict[str, dict[str, list[int]]] = defaultdict(lambda: {strength: [0, 0, 0] for strength in STRENGTHS})
     for fault, kind, strength in cases():
         if checks and fault.check not in checks:
             continue
-        counts = measure(fault, kind, strength)
+        counts = measure(fault, kind, strength, seed=seed)
         if counts[1] < counts[0] or counts[2]:
             print(
                 f"{fault.name} {kind} {strength}: found {counts[1]} of {counts[0]}, false {counts[2]}", file=sys.stderr
@@ -33,19 +37,19 @@ def planted_rows(checks: list[str]) -> dict[str, dict[str, list[int]]]:
     return rows
 
 
-def clean_rows(episodes: int, checks: list[str]) -> tuple[int, dict[str, Counter[str]]]:
+def clean_rows(episodes: int, checks: list[str], first: int) -> tuple[int, dict[str, Counter[str]]]:
     """Return the number of clean episodes, and by check the number of falsely named episodes by level."""
     total, false = 0, defaultdict(Counter)
     for kind in clean.KINDS:
         # Several recordings, because what is usual follows from the recording.
-        for seed in range(1, 1 + max(1, episodes // 50)):
+        for seed in range(first + 1, first + 1 + max(1, episodes // 50)):
             recording = clean.record(kind, min(episodes, 50), seed)
             total += len(recording.episodes)
             for finding in audited(recording, [one for one in checks if one != "conventions"] or None).findings:
                 print(f"clean {kind} {seed}: {finding.level} {finding.check}: {finding.message}", file=sys.stderr)
                 false[finding.check][finding.level] += max(1, len(finding.episodes))
         if not checks or "conventions" in checks:
-            for finding in mixture_audited([clean.record(kind, 50, seed) for seed in (1, 2)]).findings:
+            for finding in mixture_audited([clean.record(kind, 50, seed) for seed in (first + 1, first + 2)]).findings:
                 print(f"clean mixture {kind}: {finding.level} {finding.message}", file=sys.stderr)
                 false[finding.check][finding.level] += 1
     return total, false
@@ -90,12 +94,13 @@ def write(lines: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clean", type=int, default=400, help="clean episodes of each kind")
+    parser.add_argument("--seed", type=int, default=SEED, help="first seed of the recordings")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/audit.md")
     parser.add_argument("checks", nargs="*")
     options = parser.parse_args()
-    lines = table_lines(planted_rows(options.checks))
+    lines = table_lines(planted_rows(options.checks, options.seed))
     if options.clean:
-        lines += clean_lines(*clean_rows(options.clean, options.checks))
+        lines += clean_lines(*clean_rows(options.clean, options.checks, options.seed))
     print("\n".join(lines))
     if options.write:
         write(lines)
