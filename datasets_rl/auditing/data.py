@@ -285,6 +285,13 @@ class Data:
         moving: NDArray[np.bool_] = np.hstack(speeds).mean(axis=1) >= 0.5
         return moving
 
+    def usual_interval(self, key: Key) -> float:
+        """Return the median of the time between two steps, by a field of `times`. 0 if no time is known."""
+        sample = self.sample(key)
+        steps = (sample.after - sample.now)[sample.has_after, 0]
+        steps = steps[np.isfinite(steps)]
+        return float(np.median(steps)) if len(steps) else 0.0
+
     def _usual_steps(self, key: Key) -> NDArray[np.float64]:
         """Return the median change in a step of each element of a state, float64 [D]. Infinite if the element rarely changes."""
         sample = self.sample(key)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.format.split_mix import GOLDEN, mix_bits
+
 QUANTILES = {
     "q01": 0.01,
     "q02": 0.02,
@@ -23,7 +25,6 @@ MAX_ROWS = 1 << 16
 """Size of the sample. The quantiles of datasets of up to this many steps are exact."""
 _MIN_ROWS = 1 << 12
 _MAX_VALUES = 1 << 21
-_MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def sample_size(steps: int, elements: int) -> int:
@@ -43,17 +44,9 @@ def sample_rows(steps: int, count: int) -> NDArray[np.int64]:
         count: Number of sampled rows, K, at most N.
     """
     edges = np.arange(count + 1, dtype=np.int64) * steps // count
-    offsets = _pseudorandom(count) % np.diff(edges).astype(np.uint64)
+    offsets = mix_bits(np.arange(1, count + 1, dtype=np.uint64) * GOLDEN) % np.diff(edges).astype(np.uint64)
     rows: NDArray[np.int64] = edges[:-1] + offsets.astype(np.int64)
     return rows
-
-
-def _pseudorandom(count: int) -> NDArray[np.uint64]:
-    step, first, second = (np.uint64(number) for number in _MIX)
-    mixed = np.arange(1, count + 1, dtype=np.uint64) * step  # modulo 2**64
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * first
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * second
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def quantiles(values: NDArray[Any], shape: tuple[int, ...] = ()) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
+from datasets_rl.format.split_mix import GOLDEN, mix_bits
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 5
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class DuplicateEpisodes(Check):
@@ -33,6 +33,9 @@ class DuplicateEpisodes(Check):
         return [()] if self._keys(data) else "the dataset has no narrow states and actions"
 
     def measure(self, block: Block, key: Key) -> Measures:
+        return block.once("hashes", key, lambda: self._hashes(block))
+
+    def _hashes(self, block: Block) -> Measures:
         total = np.zeros(len(block), np.uint64)
         changes = np.zeros(len(block), np.bool_)
         for number, field in enumerate(self._keys(block.data)):
@@ -40,7 +43,7 @@ class DuplicateEpisodes(Check):
             total += _row_hashes(values, number)
             changes |= (block.after(field) != values).any(axis=1) & block.has_after
         # The sum over the rows does not depend on how blocks divide an episode. The step number makes the order count.
-        mixed = _mix(total + block.time.astype(np.uint64) * _MULTIPLIER)
+        mixed = mix_bits((total + block.time.astype(np.uint64) * GOLDEN) * GOLDEN)
         return {"hash": np.add.reduceat(mixed, block.starts), "change": block.sums(changes)}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
@@ -82,14 +85,6 @@ def _row_hashes(values: NDArray[np.generic], seed: int) -> NDArray[np.uint64]:
     padded = np.zeros((len(values), -(-words.shape[1] // 8) * 8), np.uint8)
     padded[:, : words.shape[1]] = words
     numbers = padded.view(np.uint64)
-    salts = _mix(np.arange(numbers.shape[1], dtype=np.uint64) + np.uint64(1 + seed * 4096 + width))
-    hashes: NDArray[np.uint64] = _mix(numbers ^ salts).sum(axis=1, dtype=np.uint64)
+    salts = mix_bits((np.arange(numbers.shape[1], dtype=np.uint64) + np.uint64(1 + seed * 4096 + width)) * GOLDEN)
+    hashes: NDArray[np.uint64] = mix_bits((numbers ^ salts) * GOLDEN).sum(axis=1, dtype=np.uint64)
     return hashes
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return SplitMix64 (Steele, Lea and Flood, 2014) of integers, in the shape of the integers."""
-    values = values * _MULTIPLIER
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

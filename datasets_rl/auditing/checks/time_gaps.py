@@ -30,7 +30,7 @@ class TimeGaps(Check):
     def measure(self, block: Block, key: Key) -> Measures:
         step = (block.after(key).astype(np.float64) - block.now(key))[:, 0]
         step = np.where(block.has_after & np.isfinite(step), step, np.nan)
-        usual = _usual_step(block.data, key)
+        usual = block.data.usual_interval(key)
         longest = block.maxima(np.nan_to_num(step, nan=0.0))
         return {
             "longest": longest,
@@ -40,7 +40,7 @@ class TimeGaps(Check):
         }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        usual, name = _usual_step(data, key), data.field(key).name
+        usual, name = data.usual_interval(key), data.field(key).name
         if not usual > 0:
             return
         for kind in ("gaps", "backward"):
@@ -65,10 +65,3 @@ class TimeGaps(Check):
                     remedy=split_at(data, [row + 1]) if kind == "gaps" else drop([episode]),
                     key=name,
                 )
-
-
-def _usual_step(data: Data, key: Key) -> float:
-    sample = data.sample(key)
-    steps = (sample.after - sample.now)[sample.has_after, 0]
-    steps = steps[np.isfinite(steps)]
-    return float(np.median(steps)) if len(steps) else 0.0

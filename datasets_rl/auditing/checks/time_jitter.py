@@ -31,7 +31,7 @@ class TimeJitter(Check):
         return data.times or "no field is named like a time"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        usual = _median_step(block.data, key)
+        usual = block.data.usual_interval(key)
         step = (block.after(key).astype(np.float64) - block.now(key))[:, 0]
         # A gap is a finding of its own: it must not count as jitter.
         inside = block.has_after & np.isfinite(step) & (step < 2.5 * usual) & (step > 0)
@@ -39,7 +39,7 @@ class TimeJitter(Check):
         return {"deviation": block.sums(deviation), "steps": block.sums(inside)}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        usual, name = _median_step(data, key), data.field(key).name
+        usual, name = data.usual_interval(key), data.field(key).name
         if not usual > 0:
             return
         share = measures["deviation"] / np.maximum(measures["steps"], 1) / usual
@@ -66,10 +66,3 @@ class TimeJitter(Check):
                 remedy=drop([episode]),
                 key=name,
             )
-
-
-def _median_step(data: Data, key: Key) -> float:
-    sample = data.sample(key)
-    steps = (sample.after - sample.now)[sample.has_after, 0]
-    steps = steps[np.isfinite(steps)]
-    return float(np.median(steps)) if len(steps) else 0.0

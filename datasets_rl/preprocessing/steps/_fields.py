@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.split_mix import GOLDEN, mix_bits
 from datasets_rl.ted.episode import zero_unknown_states
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, Key, as_key
@@ -79,17 +80,10 @@ def random_floats(seed: int, numbers: NDArray[Any], places: NDArray[Any]) -> NDA
     """
     state = np.full(len(numbers), seed % (1 << 64), np.uint64)
     for values in (numbers, places):
-        state = _mix_bits(state) + values.astype(np.uint64)
-    return unit_floats(_mix_bits(state))
+        state = mix_bits(state + GOLDEN) + values.astype(np.uint64)
+    return unit_floats(mix_bits(state + GOLDEN))
 
 
 def unit_floats(integers: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Return 64-bit integers divided by 2^64, rounded down to 53 bits, in [0, 1)."""
     return (integers >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    state = state + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))

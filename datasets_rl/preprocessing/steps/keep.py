@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.split_mix import GOLDEN
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import random_floats, require_keys, unit_floats
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -41,8 +42,6 @@ _TESTS = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""The fractional part of the golden ratio, times 2^64."""
 _SILVER = np.uint64(0x6A09E667F3BCC909)
 """The fractional part of the silver ratio, 1 + sqrt(2), times 2^64."""
 
@@ -342,5 +341,5 @@ class Split(DataStep):
         files = np.asarray(batch.metadata.get("file", 0))
         shift = random_floats(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
         offsets = files.astype(np.uint64) * _SILVER if files.dtype.kind in "iu" else np.uint64(0)
-        positions = unit_floats(sources * _GOLDEN + offsets)
+        positions = unit_floats(sources * GOLDEN + offsets)
         return _pick_episodes(batch, ((positions + shift) % 1 < self.validation) == (self.part == "validation"))
