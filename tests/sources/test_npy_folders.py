@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datasets_rl import download, verification
-from datasets_rl.errors import ConversionError
-from datasets_rl.format.reader import StoredDataset
-from datasets_rl.settings import Settings
 from datasets_rl.sources.local.files import describe_files, draft_description
 
 LENGTHS = [3, 5, 2]
@@ -25,33 +20,6 @@ ARRAYS = {
     "rewards": np.arange(ROWS) / 8,
     "terminals": np.isin(np.arange(ROWS), np.cumsum(LENGTHS) - 1),
 }
-
-
-@pytest.fixture
-def settings(tmp_path):
-    return Settings(home=tmp_path / "home", progress=False, jobs=1)
-
-
-@pytest.fixture
-def stored(settings):
-    def convert(path: Path) -> StoredDataset:
-        dataset = StoredDataset(download(str(path), settings=settings))
-        assert verification.verify(dataset.folder, deep=True, settings=settings).problems == ()
-        return dataset
-
-    return convert
-
-
-@pytest.fixture
-def refused(settings):
-    """Return the problems and the hint of the error about a path."""
-
-    def convert(path: Path) -> str:
-        with pytest.raises(ConversionError) as caught:
-            download(str(path), settings=settings)
-        return f"{'; '.join(caught.value.problems)}; {caught.value.remedy}"
-
-    return convert
 
 
 def write(folder, **arrays):

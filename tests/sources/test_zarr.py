@@ -17,11 +17,9 @@ from layouts_zarr import BLOSC, CODECS, pack, write_store
 from PIL import Image
 
 import datasets_rl
-from datasets_rl import download, verification
+from datasets_rl import download
 from datasets_rl.errors import ConversionError, DatasetsRLError, MissingDependencyError
-from datasets_rl.format.reader import StoredDataset
 from datasets_rl.read.zarr_store import ZarrStore
-from datasets_rl.settings import Settings
 from datasets_rl.sources.flat.formats import open_arrays
 from datasets_rl.sources.local.files import describe_files, draft_description
 
@@ -35,33 +33,6 @@ ACTION = DRAW.normal(size=(ROWS, 2)).astype(np.float32)
 IMAGES = DRAW.integers(0, 256, (ROWS, 8, 6, 3), dtype=np.uint8)
 ENDS = np.array([20, 35, ROWS])
 BUFFER = {"data/state": VALUES, "data/action": ACTION, "meta/episode_ends": ENDS}
-
-
-@pytest.fixture
-def settings(tmp_path):
-    return Settings(home=tmp_path / "home", progress=False, jobs=1)
-
-
-@pytest.fixture
-def stored(settings):
-    def convert(path: Path) -> StoredDataset:
-        dataset = StoredDataset(download(str(path), settings=settings))
-        assert verification.verify(dataset.folder, deep=True, settings=settings).problems == ()
-        return dataset
-
-    return convert
-
-
-@pytest.fixture
-def refused(settings):
-    """Return the problems and the hint of the error about a path."""
-
-    def convert(path: Path) -> str:
-        with pytest.raises(ConversionError) as caught:
-            download(str(path), settings=settings)
-        return f"{'; '.join(caught.value.problems)}; {caught.value.remedy}"
-
-    return convert
 
 
 @pytest.fixture
