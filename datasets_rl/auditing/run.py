@@ -299,13 +299,3 @@ def _digest(data: Data, looks: Sequence[_Look], parts: Sequence[tuple[_Walk, Seq
         [data.steps.stored.manifest.digest, converter_version(), [look.name for look in looks], chosen, edges]
     )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def ranges_of(rows: Sequence[int], limit: int = 1_000) -> tuple[tuple[int, int], ...]:
-    """Return ascending rows as ranges (first row, stop row), at most `limit` of them."""
-    if not len(rows):
-        return ()
-    array = np.asarray(rows, np.int64)
-    breaks = np.flatnonzero(np.diff(array) != 1) + 1
-    starts, lasts = array[np.append(0, breaks)], array[np.append(breaks - 1, len(array) - 1)]
-    return tuple((int(start), int(last) + 1) for start, last in zip(starts[:limit], lasts[:limit], strict=True))
