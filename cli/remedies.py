@@ -20,6 +20,8 @@ COMMANDS = {
     "restore": ("use",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
     "settings.trust_project": ("config", "trust"),
+    "sync": ("sync",),
+    "write_lock": ("lock",),
     "sources.local.files.draft_description": ("init",),
 }
 """The words after ``rlds`` for each function that is a command."""
@@ -51,6 +53,7 @@ OPTIONS = {
     "name": ("--as", "NAME"),
     "no_eval": ("--no-eval",),
     "out": ("--out", "PATH"),
+    "places": ("--from", "PLACE"),
     "recipe": ("--recipe", "NAME"),
     "root": ("--root", "DIR"),
     "source": ("--source", "NAME"),

@@ -152,7 +152,7 @@ def _download(target: Target) -> Downloaded:
     paths, options = target.paths, target.options
     paths.check_changeable()
     with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
-        if not options.force and not options.raw_only:
+        if not options.force and not options.raw_only and options.expected is None:
             # Another process may have stored the dataset in the meantime.
             target = replace(target, stored=stored_manifest(paths))
         selection = target.missing()
@@ -188,7 +188,7 @@ def _download(target: Target) -> Downloaded:
                 _convert(request, listing, build)
             if not keep_raw and raw != paths.raw and not has_only_copy(paths, Version(build.version)):
                 build.take_raw(raw)  # a process that dies from here on leaves nothing of the files
-            publish(build)
+            publish(build, None if options.expected is None else options.expected.accept)
     return _stored(target)
 
 
