@@ -114,13 +114,14 @@ def _file_differences(kind: str, digest: str, own: Mapping[str, str], wanted: Ma
 
 
 def selected_part(manifest: Manifest) -> dict[str, Any]:
-    """Return the selection of a dataset without a revision that the manifest states itself."""
+    """Return the selection of a dataset, of a copy that of the original, without a revision that the manifest states."""
+    stated = manifest.copied_from.get("selection", manifest.selection)
     options = {
         name: value
-        for name, value in manifest.selection.get("options", {}).items()
+        for name, value in stated.get("options", {}).items()
         if (name, value) != ("revision", manifest.revision)
     }
-    selection = {**manifest.selection, "options": options}
+    selection = {**stated, "options": options}
     return {name: value for name, value in selection.items() if value}
 
 

@@ -238,7 +238,7 @@ class Syncing:
 
     def _preprocess(self, dataset: LockedDataset, paths: DatasetPaths) -> None:
         """Apply the recipes of the dataset, the first to the locked inputs, which are made before."""
-        folders = [self._input(one) for one in dataset.recipes[0].of]
+        folders = [self._input(dataset, one) for one in dataset.recipes[0].of]
         for number, locked in enumerate(dataset.recipes):
             recipe = _recipe_of(locked, dataset.id)
             manifests = [Manifest.read(folder) for folder in folders]
@@ -253,9 +253,11 @@ class Syncing:
             make_result(plan, jobs=self.jobs, engine=self.engine, force=True, settings=self.settings, accept=accept)
             folders = [paths.version]
 
-    def _input(self, wanted: LockedInput) -> Path:
-        """Return the folder of the version that a recipe is applied to."""
+    def _input(self, dataset: LockedDataset, wanted: LockedInput) -> Path:
+        """Return the folder of the version that the first recipe of a dataset is applied to."""
         found = self.lock.with_digest(wanted)
+        if found is None and dataset.raw:  # the recipe was applied in place, to the conversion of these raw files
+            found = replace(dataset, digest=wanted.digest, recipes=(), steps=0, fields=(), files=(), is_parent=True)
         if found is None:
             raise OutdatedLockError(
                 self.lock.path, [f"the lock has no dataset {wanted.id} with the digest {wanted.digest}"]

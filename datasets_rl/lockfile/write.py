@@ -145,7 +145,8 @@ def lock_datasets(inputs: Inputs, path: Path, settings: Settings) -> Lock:
             present = blocks.get((block.id, block.digest))
             if present is None or present.is_parent:
                 blocks[block.id, block.digest] = block
-    return Lock(path, tuple(blocks.values()), tuple(inputs.listed), tuple(inputs.mixtures))
+    datasets = tuple(blocks[key] for key in sorted(blocks))
+    return Lock(path, datasets, tuple(sorted(inputs.listed)), tuple(sorted(inputs.mixtures, key=lambda one: one.file)))
 
 
 def locked_blocks(name: str, manifest: Manifest, paths: DatasetPaths, settings: Settings) -> Iterator[LockedDataset]:
