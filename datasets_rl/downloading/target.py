@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from datasets_rl import sources
 from datasets_rl.disk import expand_home
 from datasets_rl.downloading.stored_selection import check_contains, grown_selection
-from datasets_rl.errors import Call, InvalidArgumentError, LockMismatchError, Remedy
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, LockMismatchError, Remedy
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Entry, Listing, Selection
 from datasets_rl.store import DatasetPaths
@@ -52,7 +52,12 @@ class Expected:
             if self.raw.get(path, asset.sha256) != asset.sha256 and asset.sha256 is not None
         ]
         if problems:
-            raise LockMismatchError(dataset_id, problems)
+            other = Remedy(
+                "the upstream publishes another file: name a place that has the locked dataset with {}, or lock the new "
+                "file after a download",
+                Argument("places"),
+            )
+            raise LockMismatchError(dataset_id, problems, hint=other)
         assets = (replace(asset, sha256=self.raw.get(asset.path, asset.sha256)) for asset in listing.assets)
         return replace(listing, assets=tuple(assets))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from datasets_rl.errors import LockMismatchError, Remedy
+from datasets_rl.format.digests import DIGESTS_FILE
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.schema import Field
 from datasets_rl.lockfile.lock import LockedDataset, LockedRecipe
@@ -92,10 +93,14 @@ def _contents(locked: LockedDataset, manifest: Manifest) -> Iterator[str]:
         if own_fields.get(name) != fields.get(name):
             yield f"the field {name} is {_after(own_fields.get(name))}, expected {_after(fields.get(name))}"
     if locked.files:
-        own_files = {file.path: file.digest for file in manifest.files}
-        yield from _file_differences("", "the digest", own_files, {file.path: file.digest for file in locked.files})
+        # The file of digests follows from the other files.
+        own_files, files = (
+            {file.path: file.digest for file in each if file.path != DIGESTS_FILE}
+            for each in (manifest.files, locked.files)
+        )
+        yield from _file_differences("", "the digest", own_files, files)
     else:
-        yield f"the files have the digest {manifest.files_digest}, expected {locked.digest}"
+        yield f"the files have the digest {_short(manifest.files_digest)}, expected {_short(locked.digest)}"
 
 
 def _after(text: str | None) -> str:
@@ -110,7 +115,12 @@ def _file_differences(kind: str, digest: str, own: Mapping[str, str], wanted: Ma
         elif path not in wanted:
             yield f"{name} is not in the lock"
         elif own[path] != wanted[path]:
-            yield f"{name} has {digest} {own[path]}, expected {wanted[path]}"
+            yield f"{name} has {digest} {_short(own[path])}, expected {_short(wanted[path])}"
+
+
+def _short(digest: str) -> str:
+    """Return the first digits of a digest, by which people compare digests."""
+    return f"{digest[:12]}..."
 
 
 def selected_part(manifest: Manifest) -> dict[str, Any]:
@@ -159,4 +169,5 @@ def run_differences(run: Mapping[str, Any], recipe: LockedRecipe) -> Iterator[st
     inputs = [(one.id, one.digest) for one in recipe.of]
     own_inputs = [(one["id"], one["files"]) for one in ([run["of"]] if "of" in run else [])]
     if len(inputs) == 1 and own_inputs and own_inputs[0][1] != inputs[0][1]:
-        yield f"{named} was applied to {own_inputs[0][0]} with the digest {own_inputs[0][1]}, expected {inputs[0][1]}"
+        own_id, own_digest = own_inputs[0]
+        yield f"{named} was applied to {own_id} with the digest {_short(own_digest)}, expected {_short(inputs[0][1])}"

@@ -260,7 +260,7 @@ class Syncing:
             found = replace(dataset, digest=wanted.digest, recipes=(), steps=0, fields=(), files=(), is_parent=True)
         if found is None:
             raise OutdatedLockError(
-                self.lock.path, [f"the lock has no dataset {wanted.id} with the digest {wanted.digest}"]
+                self.lock.path, [f"the lock has no dataset {wanted.id} with the digest {wanted.digest[:12]}..."]
             )
         return self.make(found).folder
 
@@ -304,7 +304,10 @@ def _accept_input(recipe: LockedRecipe) -> Callable[[Manifest], None]:
 
     def accept(manifest: Manifest) -> None:
         if manifest.files_digest != recipe.of[0].digest:
-            problem = f"the input of the recipe {recipe.name!r} has the digest {manifest.files_digest}, expected {recipe.of[0].digest}"
+            digests = (manifest.files_digest, recipe.of[0].digest)
+            problem = "the input of the recipe {!r} has the digest {:.12}..., expected {:.12}...".format(
+                recipe.name, *digests
+            )
             raise LockMismatchError(recipe.of[0].id, [problem])
 
     return accept

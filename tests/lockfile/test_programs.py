@@ -7,7 +7,7 @@ import pytest
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.lockfile.programs import read_program
 
-PROGRAM = '''
+PROGRAM = """
 raise SystemExit("never run")
 import json, sys, torch
 import datasets_rl
@@ -41,7 +41,7 @@ mixture(["demo/other"])
 def train(DATASET):
     def load(name):
         return name
-'''
+"""
 
 
 def test_constants_in_calls_of_this_package_are_found(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -29,15 +28,13 @@ from datasets_rl import (
     write_lock,
 )
 from datasets_rl.errors import (
-    DatasetsRLError,
     IntegrityError,
     InvalidArgumentError,
     LockMismatchError,
     NotADatasetError,
     OutdatedLockError,
 )
-from datasets_rl.settings import Settings
-from datasets_rl.store import remove, restore, version_folder, versions_of, dataset_paths
+from datasets_rl.store import dataset_paths, remove, version_folder, versions_of
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +98,11 @@ def digest(dataset: str) -> str:
 
 
 def test_a_download_and_a_recipe_are_made_again_in_an_empty_home(home, project):
-    preprocess(version_folder(download("demo/pendulum")).parent, Recipe.inline(["keep_top_returns:20", "normalize"]), name="best")
+    preprocess(
+        version_folder(download("demo/pendulum")).parent,
+        Recipe.inline(["keep_top_returns:20", "normalize"]),
+        name="best",
+    )
     written = write_lock("demo/pendulum@best")
     before = digest("demo/pendulum@best")
     home("other")
@@ -252,13 +253,15 @@ def test_another_part_another_recipe_and_another_argument_are_named(project):
     with pytest.raises(LockMismatchError, match=r"percent of step 0 \(keep_top_returns\) .* is 30, expected 20"):
         load("demo/pendulum@best", lock=lock)
     download("demo/pendulum")
-    with pytest.raises(LockMismatchError, match=r"the selection is the whole dataset, expected keys=observation,action"):
+    with pytest.raises(
+        LockMismatchError, match=r"the selection is the whole dataset, expected keys=observation,action"
+    ):
         load("demo/pendulum", lock=lock)
     # An argument that was changed in the lock gives other bytes than the digest of the lock.
     remove("demo/pendulum@best")
     lock.write_text(text.replace('"percent": 20', '"percent": 40'))
     assert lock.read_text() != text
-    with pytest.raises(LockMismatchError, match=r"rows.npy has the digest \w+, expected \w+") as refused:
+    with pytest.raises(LockMismatchError, match=r"rows.npy has the digest \w+\.\.\., expected \w+") as refused:
         sync()
     assert "nothing was changed" in refused.value.hint
     assert not dataset_paths("demo/pendulum@best").exists
@@ -307,7 +310,8 @@ def hub(tmp_path, monkeypatch) -> Iterator[PublicHub]:
         yield there
 
 
-def test_a_recording_comes_from_its_copy_on_the_hub_at_the_locked_commit(hub, home, project):
+@pytest.mark.usefixtures("hub")
+def test_a_recording_comes_from_its_copy_on_the_hub_at_the_locked_commit(home, project):
     record()
     first = push("local/heater", "hf://me/heater")
     written = write_lock("local/heater", copies=["hf://me/heater"])
@@ -328,7 +332,8 @@ def test_a_recording_comes_from_its_copy_on_the_hub_at_the_locked_commit(hub, ho
         write_lock(copies=["hf://me/heater"])
 
 
-def test_a_published_dataset_is_taken_at_the_locked_commit(hub, home):
+@pytest.mark.usefixtures("hub")
+def test_a_published_dataset_is_taken_at_the_locked_commit(home):
     record()
     push("local/heater", "hf://me/heater")
     download("hf://me/heater")
@@ -369,7 +374,7 @@ def test_a_program_that_opens_another_dataset_makes_the_lock_outdated(project):
         sync(locked=True)
 
 
-def test_load_makes_a_locked_dataset_and_refuses_one_that_is_not_in_the_lock(home, project, monkeypatch):
+def test_load_makes_a_locked_dataset_and_refuses_one_that_is_not_in_the_lock(home, monkeypatch):
     download("demo/pendulum")
     write_lock("demo/pendulum")
     home("other")
