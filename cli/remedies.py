@@ -13,6 +13,8 @@ COMMANDS = {
     "append_episodes": ("append",),
     "download": ("download",),
     "info": ("info",),
+    "lockfile.sync": ("sync",),
+    "lockfile.write_lock": ("lock",),
     "list_datasets": ("list",),
     "catalog.mixture_file.mixture_toml": ("mix",),
     "preprocess": ("preprocess",),
@@ -20,8 +22,6 @@ COMMANDS = {
     "restore": ("use",),
     "preprocessing.naming.describe_steps": ("preprocess", "--list"),
     "settings.trust_project": ("config", "trust"),
-    "sync": ("sync",),
-    "write_lock": ("lock",),
     "sources.local.files.draft_description": ("init",),
 }
 """The words after ``rlds`` for each function that is a command."""

@@ -31,9 +31,6 @@ from .store import remove as remove
 from .datasets.loading import load as load
 from .format.manifest import Manifest as Manifest
 from .hub.push import Pushed as Pushed, push as push
-from .lockfile.lock import Lock as Lock, LockedDataset as LockedDataset
-from .lockfile.sync import Synced as Synced, sync as sync
-from .lockfile.write import Written as Written, write_lock as write_lock
 from .datasets.open_mixture import (
     load_mixture as load_mixture,
     mixture as mixture,

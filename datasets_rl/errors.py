@@ -58,6 +58,7 @@ __all__ = [
     "IntegrityError",
     "InvalidArgumentError",
     "LibraryError",
+    "LockMismatchError",
     "LockedError",
     "LossyExportError",
     "ManifestError",
@@ -66,6 +67,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "NotWritableError",
     "OfflineError",
+    "OutdatedLockError",
     "PreprocessError",
     "PushError",
     "RecordingWarning",
@@ -395,7 +397,7 @@ class LockMismatchError(IntegrityError):
     """
 
     def __init__(self, name: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
-        accept = Remedy("{} locks the present data instead", Call("write_lock", ...))
+        accept = Remedy("{} locks the present data instead", Call("lockfile.write_lock", ...))
         super().__init__(name, problems, hint=hint or accept)
 
 
@@ -410,7 +412,11 @@ class OutdatedLockError(DatasetsRLError):
     def __init__(self, path: Path | str, problems: Sequence[str]) -> None:
         super().__init__(
             f"{path} is not up to date: {'; '.join(problems)}",
-            hint=Remedy("{} writes the lock again, and {} adds datasets", Call("write_lock"), Call("write_lock", ...)),
+            hint=Remedy(
+                "{} writes the lock again, and {} adds datasets",
+                Call("lockfile.write_lock"),
+                Call("lockfile.write_lock", ...),
+            ),
         )
         self.path = Path(path)
         self.problems = tuple(problems)

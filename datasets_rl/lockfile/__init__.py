@@ -6,3 +6,7 @@ write       from ids, mixtures and programs to a lock of what is stored
 compare     the differences between a stored dataset and a lock
 sync        from a lock to the same bytes: from the home, another folder, the hub, a recipe or the upstream
 """
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -39,7 +39,7 @@ from datasets_rl.settings import Settings, project_file
 LOCK_FILE = "rlds.lock"
 _VERSION = 1
 _HEADER = "# The datasets of this project, byte for byte. Written by datasets-rl: do not edit, write the lock again."
-_AGAIN = Remedy("{} writes the lock again, also after a conflict of a merge", Call("write_lock"))
+_AGAIN = Remedy("{} writes the lock again, also after a conflict of a merge", Call("lockfile.write_lock"))
 _RELATIVE = ("./", "../")
 
 

@@ -51,7 +51,9 @@ def check_opened(lock: Lock, locked: LockedDataset, manifest: Manifest) -> None:
     Raises:
         LockMismatchError: If not. The error names the differences.
     """
-    hint = Remedy("{} makes the locked dataset, {} locks the present dataset", Call("sync"), Call("write_lock"))
+    hint = Remedy(
+        "{} makes the locked dataset, {} locks the present dataset", Call("lockfile.sync"), Call("lockfile.write_lock")
+    )
     require_locked(locked, manifest, f"{manifest.id} is not the dataset of {lock.path}", hint=hint)
 
 

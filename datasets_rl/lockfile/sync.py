@@ -279,7 +279,7 @@ class Syncing:
             reasons.append(f"{' and '.join(asked)} do not have the dataset" if asked else "no place of a copy is known")
         hint = Remedy(
             "name a folder of datasets, or an address on the hub, with the locked dataset: {}",
-            Call("sync", places=...),
+            Call("lockfile.sync", places=...),
         )
         stored = [] if not paths.exists else differences(dataset, Manifest.read(paths.folder))
         if stored:
@@ -295,7 +295,7 @@ def _refused_hint(dataset: LockedDataset) -> Remedy:
         "nothing was changed: {}, name a place that has the locked dataset with {}, or accept the present data with {}",
         install,
         Argument("places"),
-        Call("write_lock"),
+        Call("lockfile.write_lock"),
     )
 
 
@@ -345,7 +345,7 @@ def sync(
 ) -> list[Synced]:
     """Make the datasets of a lock, byte for byte, from the home, other places, recipes and the upstreams.
 
-        >>> from datasets_rl import sync
+        >>> from datasets_rl.lockfile import sync
         >>> [dataset.origin for dataset in sync("rlds.lock", places=["/shared/rl"])]
 
     Each dataset with the locked content becomes the current version of its id. Versions with other content stay.

@@ -63,7 +63,7 @@ def write_lock(
 ) -> Written:
     """Write a lock of stored datasets, ``rlds.lock``, which identifies each dataset byte for byte.
 
-        >>> from datasets_rl import write_lock
+        >>> from datasets_rl.lockfile import write_lock
         >>> write_lock("demo/pendulum", "mix.toml", "train.py")
 
     Equal datasets give an equal file on every machine and on every day. The datasets of recipes are locked, too.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from datasets_rl import Lock, remove
+from datasets_rl import remove
+from datasets_rl.lockfile import Lock
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from upstreams import PublicHub, publishing
 
 from datasets_rl import (
     EpisodeWriter,
-    Lock,
     Manifest,
     Recipe,
     Selection,
@@ -24,8 +23,6 @@ from datasets_rl import (
     load_mixture,
     preprocess,
     push,
-    sync,
-    write_lock,
 )
 from datasets_rl.errors import (
     IntegrityError,
@@ -34,6 +31,7 @@ from datasets_rl.errors import (
     NotADatasetError,
     OutdatedLockError,
 )
+from datasets_rl.lockfile import Lock, sync, write_lock
 from datasets_rl.store import dataset_paths, remove, version_folder, versions_of
 
 

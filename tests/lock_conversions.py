@@ -1,7 +1,7 @@
 """Convert the raw files of every source, and apply recipes, in a process of its own: prints the digest of each result.
 
-    python conversions.py write FOLDER              the raw files of all cases
-    python conversions.py convert FOLDER HOME JOBS ORDER [SOURCE...]
+    python lock_conversions.py write FOLDER              the raw files of all cases
+    python lock_conversions.py convert FOLDER HOME JOBS ORDER [SOURCE...]
 
 ORDER is "listed" or "reversed": in which order the file system lists the entries of a folder.
 """
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from raw.case import cases_of_sources
 from typing_extensions import Self
@@ -108,7 +108,8 @@ def convert(folder: Path, home: Path, jobs: int, order: str, sources: list[str])
                 from_local=folder / name,
                 selection=Selection(options=case.options),
                 settings=settings,
-                engine=LocalEngine(jobs) if jobs > 1 else None,
+                # Each start of processes takes seconds: once for each source.
+                engine=LocalEngine(jobs) if jobs > 1 and name.endswith("-0") else None,
             )
         except (DatasetsRLError, ImportError) as error:
             digests[name] = f"{type(error).__name__}: {error}"[:200]
