@@ -14,7 +14,7 @@ from ..output import Lines, Result
 
 if TYPE_CHECKING:
     from datasets_rl.lockfile.lock import LockedDataset
-    from datasets_rl.lockfile.sync import Syncing
+    from datasets_rl.lockfile.syncing import Syncing
 
 GROUP = "Share"
 
@@ -69,7 +69,7 @@ def run(
     from datasets_rl.errors import OutdatedLockError
     from datasets_rl.lockfile.inputs import outdated
     from datasets_rl.lockfile.lock import Lock, default_path
-    from datasets_rl.lockfile.sync import Syncing
+    from datasets_rl.lockfile.syncing import Syncing
 
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     lock = Lock.read(default_path(settings) if file is None else file)

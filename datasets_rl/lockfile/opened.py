@@ -8,7 +8,7 @@ from datasets_rl.errors import Call, InvalidArgumentError, Remedy
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.lockfile.compare import require_locked
 from datasets_rl.lockfile.lock import Lock, LockedDataset, default_path
-from datasets_rl.lockfile.sync import Syncing
+from datasets_rl.lockfile.syncing import Syncing
 from datasets_rl.settings import Settings
 
 
