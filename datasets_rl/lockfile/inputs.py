@@ -76,8 +76,8 @@ class Inputs:
                 self._add_mixture(base / disk.expand_home(opened.name), base, place)
             else:
                 name = opened.name
-                is_relative = (base / name).exists() and not _is_known(name)
-                self._add(base / name if is_relative else name, base, place)
+                is_path = name.startswith((".", "~", "/")) or (not _is_known(name) and (base / name).exists())
+                self._add(base / disk.expand_home(name) if is_path else name, base, place)
         self.computed += [f"{file}:{one.line}: {one.call}({one.name}) has no constant" for one in program.computed]
 
 

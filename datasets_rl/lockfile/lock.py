@@ -35,6 +35,7 @@ from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.schema import short_text
 from datasets_rl.read.toml import parse_toml, toml_value
 from datasets_rl.settings import Settings, project_file
+from datasets_rl.store.find import shown_id
 
 LOCK_FILE = "rlds.lock"
 _VERSION = 1
@@ -231,15 +232,19 @@ def default_path(settings: Settings | None = None) -> Path:
     return settings.lock or project_file().with_name(LOCK_FILE)
 
 
-def name_in_lock(dataset: str | Path, base: Path) -> str:
+def name_in_lock(dataset: str | Path, base: Path, settings: Settings | None = None) -> str:
     """Return the name of a dataset in a lock: the whole id, or the path relative to the folder of the lock.
 
     Args:
         dataset: An id, an address, or the path of a folder.
         base: The folder of the lock.
+        settings: The settings. By default the settings of the environment.
     """
     if isinstance(dataset, Path):
-        return relative_path(disk.expand_home(dataset).absolute(), base)
+        path = disk.expand_home(dataset).absolute()
+        # A folder of the home has an id, by which other homes find the dataset.
+        if not (dataset := shown_id(path, "", settings=settings)):
+            return relative_path(path, base)
     dataset, _ = sources.split_address(dataset, sources.Selection())
     entry = sources.find(dataset)
     suffix = dataset.removeprefix(sources.split_derived(dataset)[0])
@@ -248,8 +253,18 @@ def name_in_lock(dataset: str | Path, base: Path) -> str:
 
 
 def relative_path(path: Path, base: Path) -> str:
-    """Return a path relative to the folder of a lock, with ``./`` or ``../`` at the beginning, as every system has it."""
-    relative = Path(os.path.relpath(path, base)).as_posix()
+    """Return a path relative to the folder of a lock, with ``./`` or ``../`` at the beginning, as every system has it.
+
+    Raises:
+        InvalidArgumentError: If there is no such path, because Windows has the two on different drives.
+    """
+    try:
+        relative = Path(os.path.relpath(path, base)).as_posix()
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"{path} is on another drive than the lock in {base}, and a lock has relative paths alone",
+            hint="write the lock on the same drive, or name the dataset by an id",
+        ) from error
     return relative if relative.startswith("../") or relative == ".." else f"./{relative}"
 
 

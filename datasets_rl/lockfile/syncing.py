@@ -172,6 +172,7 @@ class Syncing:
 
     def _copy(self, dataset: LockedDataset, paths: DatasetPaths, version: Path) -> None:
         """Publish a copy of a version of another folder."""
+        disk.require_free(paths.root, Manifest.read(version).bytes, "the copy of the dataset")
         self._adopt(dataset, paths, lambda _: version)
 
     def _download_copy(self, dataset: LockedDataset, paths: DatasetPaths, address: str) -> None:
@@ -201,7 +202,6 @@ class Syncing:
             with building(paths, request, parent) as build:
                 version = find(build.work)
                 manifest = checked_manifest(read_document(version), where=str(version / MANIFEST_FILE))
-                disk.require_free(build.work, manifest.bytes, "the copy of the dataset")
                 for entry in manifest.files:
                     source, target = version / entry.path, build.version / entry.path
                     disk.check_kind(source, folder=False)
@@ -209,14 +209,18 @@ class Syncing:
                     disk.remove_file(target)
                     with disk.disk_errors(target):
                         disk.link_or_copy(source, target)
-                name = manifest.id if dataset.id.startswith(".") else dataset.id
-                replace(manifest, id=name).write(build.version)
+                replace(manifest, id=self._id(dataset, manifest)).write(build.version)
                 with report(f"checking {dataset.id}", manifest.bytes, show=self.settings.progress) as advance:
                     problems = check_files(build.version, advance)
                 if problems:
                     disk.remove_tree(build.work, paths.folder)
                     raise IntegrityError(str(version), problems, hint="the copy there is damaged: name another place")
                 publish(build, self._accept(dataset))
+
+    def _id(self, dataset: LockedDataset, manifest: Manifest) -> str:
+        """Return the id in the manifest of a dataset of the lock. A folder has the id of what it was made of."""
+        place = self.lock.place(dataset)
+        return manifest.id if isinstance(place, Path) else place
 
     def _accept(self, dataset: LockedDataset) -> Callable[[Manifest], None]:
         return partial(require_locked, dataset, where=dataset.id, hint=_refused_hint(dataset))
@@ -243,7 +247,7 @@ class Syncing:
             recipe = _recipe_of(locked, dataset.id)
             manifests = [Manifest.read(folder) for folder in folders]
             manifest = manifests[0] if len(manifests) == 1 else merged_manifest(manifests, folders)
-            name = manifest.id if dataset.id.startswith(".") else dataset.id
+            name = self._id(dataset, manifest)
             plan = Plan(
                 folders, manifest, recipe, recipe.to_json(), locked.num_frames, locked.seed, paths, name, in_place=False
             )

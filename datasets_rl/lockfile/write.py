@@ -121,7 +121,7 @@ def lock_opened(path: Path, dataset: str, manifest: Manifest, folder: Path) -> L
         name = name_in_lock(store.id_or_path(dataset), path.parent)
     except UnknownIdError:  # a prefix that the program has registered
         name = relative_path(folder.absolute(), path.parent.absolute())
-    blocks = locked_blocks(name, manifest, store.paths_of(folder), Settings.from_env())
+    blocks = locked_blocks(name, manifest, store.paths_of(folder), path.parent.absolute(), Settings.from_env())
     return Lock(path.absolute(), tuple(blocks), (name,))
 
 
@@ -141,7 +141,7 @@ def lock_datasets(inputs: Inputs, path: Path, settings: Settings) -> Lock:
         place = place_of(name, path.parent)
         folder = store.version_folder(locate(place, settings=settings))
         manifest = Manifest.read(folder)
-        for block in locked_blocks(name, manifest, _paths(place, settings), settings):
+        for block in locked_blocks(name, manifest, _paths(place, settings), path.parent, settings):
             present = blocks.get((block.id, block.digest))
             if present is None or present.is_parent:
                 blocks[block.id, block.digest] = block
@@ -149,16 +149,19 @@ def lock_datasets(inputs: Inputs, path: Path, settings: Settings) -> Lock:
     return Lock(path, datasets, tuple(sorted(inputs.listed)), tuple(sorted(inputs.mixtures, key=lambda one: one.file)))
 
 
-def locked_blocks(name: str, manifest: Manifest, paths: DatasetPaths, settings: Settings) -> Iterator[LockedDataset]:
+def locked_blocks(
+    name: str, manifest: Manifest, paths: DatasetPaths, base: Path, settings: Settings
+) -> Iterator[LockedDataset]:
     """Yield a dataset as a lock has it, and then the datasets that its recipes were applied to.
 
     Args:
         name: The name of the dataset in the lock.
         manifest: The manifest of the dataset.
         paths: The paths of the dataset, with other versions.
+        base: The folder of the lock.
         settings: The settings, with the home in which other datasets are found.
     """
-    recipes, parents, history = _split_history(name, manifest, paths)
+    recipes, parents, history = _split_history(name, manifest, paths, base)
     dataset_id = manifest.id if name.startswith(".") else name
     yield LockedDataset(
         id=name,
@@ -176,11 +179,11 @@ def locked_blocks(name: str, manifest: Manifest, paths: DatasetPaths, settings: 
         recipes=tuple(recipes),
     )
     for parent in parents:
-        yield from _parent_blocks(parent, manifest, history if len(parents) == 1 else None, settings)
+        yield from _parent_blocks(parent, manifest, history if len(parents) == 1 else None, base, settings)
 
 
 def _split_history(
-    name: str, manifest: Manifest, paths: DatasetPaths
+    name: str, manifest: Manifest, paths: DatasetPaths, base: Path
 ) -> tuple[list[LockedRecipe], tuple[LockedInput, ...], Sequence[Mapping[str, Any]]]:
     """Return the recipes of a dataset since another dataset, that other dataset, and its history.
 
@@ -192,9 +195,9 @@ def _split_history(
     while history:
         run = history.pop()
         if history and "merged" in history[-1]:
-            inputs = tuple(LockedInput(one["id"], one["files"]) for one in history.pop()["merged"])
+            inputs = tuple(LockedInput(_named(one["id"], base), one["files"]) for one in history.pop()["merged"])
         else:
-            inputs = (LockedInput(run["of"]["id"], run["of"]["files"]),)
+            inputs = (LockedInput(_named(run["of"]["id"], base), run["of"]["files"]),)
         recipe = run["recipe"]
         recipes.insert(
             0, LockedRecipe(recipe.get("name", ""), inputs, tuple(recipe["steps"]), run["num_frames"], run["seed"])
@@ -205,6 +208,13 @@ def _split_history(
         if not in_place:
             return recipes, inputs, history
     return recipes, (), ()
+
+
+def _named(dataset_id: str, base: Path) -> str:
+    """Return the name in a lock of an id in a manifest: of files of this machine, the path relative to the lock."""
+    origin = sources.split_derived(dataset_id)[0]
+    raw = sources.path_of_id(origin)
+    return dataset_id if raw is None else f"{relative_path(raw, base)}{dataset_id.removeprefix(origin)}"
 
 
 def _has(paths: DatasetPaths, digest: str) -> bool:
@@ -228,7 +238,11 @@ def _paths(place: str | Path, settings: Settings) -> DatasetPaths:
 
 
 def _parent_blocks(
-    parent: LockedInput, manifest: Manifest, history: Sequence[Mapping[str, Any]] | None, settings: Settings
+    parent: LockedInput,
+    manifest: Manifest,
+    history: Sequence[Mapping[str, Any]] | None,
+    base: Path,
+    settings: Settings,
 ) -> Iterator[LockedDataset]:
     """Yield the dataset that a recipe was applied to, and the datasets that it was made of.
 
@@ -236,12 +250,13 @@ def _parent_blocks(
         parent: The dataset.
         manifest: The manifest of the result, which has the raw files of a parent that is no longer stored.
         history: The history of the parent, or None for a member of a merge.
+        base: The folder of the lock.
         settings: The settings.
     """
     with suppress(DatasetsRLError):
-        paths = store.dataset_paths(parent.id, settings=settings)
+        paths = _paths(place_of(parent.id, base), settings)
         if (folder := version_with(paths, parent.digest)) is not None:
-            for block in locked_blocks(parent.id, Manifest.read(folder), paths, settings):
+            for block in locked_blocks(parent.id, Manifest.read(folder), paths, base, settings):
                 yield replace(block, is_parent=True)
             return
     block = LockedDataset(parent.id, parent.digest, is_parent=True)
@@ -249,11 +264,11 @@ def _parent_blocks(
         yield block
         return
     derived = replace(manifest, id=parent.id, history=tuple(history))
-    recipes, parents, before = _split_history(parent.id, derived, DatasetPaths(Path(os.devnull), parent.id))
+    recipes, parents, before = _split_history(parent.id, derived, DatasetPaths(Path(os.devnull), parent.id), base)
     if parents:
         yield replace(block, recipes=tuple(recipes))
         for one in parents:
-            yield from _parent_blocks(one, derived, before if len(parents) == 1 else None, settings)
+            yield from _parent_blocks(one, derived, before if len(parents) == 1 else None, base, settings)
     else:
         raw = tuple(_raw_files(manifest, parent.id, settings))
         yield replace(

@@ -23,6 +23,7 @@ from datasets_rl import (
     load_mixture,
     preprocess,
     push,
+    sources,
 )
 from datasets_rl.errors import (
     IntegrityError,
@@ -237,6 +238,34 @@ def test_a_flipped_byte_of_the_upstream_is_refused_and_nothing_is_stored(home):
     assert "sha256" in str(refused.value)
     with pytest.raises(NotADatasetError):
         load(address, download=False)
+
+
+def test_files_of_the_project_are_named_relative_to_the_lock(home, project):
+    data = project / "data.hdf5"
+    data.write_bytes(raw_file())
+    preprocess(download("data.hdf5"), Recipe.inline(["cast:float64,observation"]), name="wide")
+    lock = write_lock("data.hdf5", f"{store_id(data)}@wide").lock
+    assert [one.id for one in lock.datasets] == ["./data.hdf5", "./data.hdf5@wide"]
+    assert [one.raw[0].url for one in lock.datasets if one.raw] == [""]
+    home("other")
+    assert [one.origin.partition(" ")[0] for one in sync()] == ["downloaded", "made"]
+    flipped = bytearray(raw_file())
+    flipped[raw_file().index(h5_rewards(raw_file()))] ^= 1
+    data.write_bytes(flipped)
+    home("third")
+    with pytest.raises(IntegrityError, match="sha256"):
+        sync()
+
+
+def store_id(path: Path) -> str:
+    return sources.id_of_address(path)[0]
+
+
+def test_a_folder_of_the_home_is_locked_by_its_id():
+    folder = download("demo/pendulum")
+    assert [one.id for one in write_lock(folder).lock.datasets] == ["demo/pendulum"]
+    assert len(load(folder, lock=True)) == 15_000
+    assert len(load(version_folder(folder), lock=True)) == 15_000
 
 
 def test_another_part_another_recipe_and_another_argument_are_named(project):
