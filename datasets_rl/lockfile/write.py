@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -85,20 +87,23 @@ def write_lock(
     """
     settings = settings or Settings.from_env()
     file = default_path(settings) if path is None else disk.expand_home(path).absolute()
-    former = None
+    former, base = None, file.parent
+    named = [*targets]
     if file.is_file():
         try:
             former = Lock.read(file)
+            listed = former.inputs
         except InvalidArgumentError:
-            if not targets:
+            listed = () if targets else _inputs_of_both_sides(file)
+            if not (targets or listed):
                 raise
-    if not targets and former is None:
+        named = named or [target_of(one, base) for one in listed]
+    if not named:
         raise InvalidArgumentError(
             f"there is no lock {file}, and no dataset is named",
             hint="name the ids, the files of mixtures and the programs of the project",
         )
-    base = file.parent
-    inputs = Inputs.read(targets or [target_of(one, base) for one in former.inputs if former is not None], base)  # type: ignore[union-attr]  # see above
+    inputs = Inputs.read(named, base)
     lock = lock_datasets(inputs, file, settings)
     lock = _with_copies(lock, copies, former, settings)
     text = lock.text.encode()
@@ -106,6 +111,24 @@ def write_lock(
     if changed and not check:
         lock.write()
     return Written(lock, former, tuple(inputs.computed), changed)
+
+
+_CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
+"""Beginnings of the lines with which version control marks the two sides of a conflict."""
+_INPUTS = re.compile(r"^inputs = \[\n(.*?)^\]$", re.MULTILINE | re.DOTALL)
+
+
+def _inputs_of_both_sides(path: Path) -> tuple[str, ...]:
+    """Return the inputs of a lock with conflicts of a merge, of both sides, or nothing if they are not certain."""
+    text = path.read_bytes().decode("utf-8", "replace")
+    found = _INPUTS.search(text)
+    if found is None or not any(line.startswith(_CONFLICT[0]) for line in text.splitlines()):
+        return ()
+    lines = [line for line in found[1].splitlines() if not line.startswith(_CONFLICT)]
+    try:
+        return tuple(dict.fromkeys(str(json.loads(line.strip().removesuffix(","))) for line in lines))
+    except ValueError:
+        return ()
 
 
 def lock_opened(path: Path, dataset: str, manifest: Manifest, folder: Path) -> Lock:
@@ -117,12 +140,13 @@ def lock_opened(path: Path, dataset: str, manifest: Manifest, folder: Path) -> L
         manifest: The manifest of the open version.
         folder: The folder of the dataset.
     """
+    path = path.absolute()
     try:
         name = name_in_lock(store.id_or_path(dataset), path.parent)
     except UnknownIdError:  # a prefix that the program has registered
-        name = relative_path(folder.absolute(), path.parent.absolute())
-    blocks = locked_blocks(name, manifest, store.paths_of(folder), path.parent.absolute(), Settings.from_env())
-    return Lock(path.absolute(), tuple(blocks), (name,))
+        name = name_in_lock(folder, path.parent)
+    blocks = locked_blocks(name, manifest, store.paths_of(folder), path.parent, Settings.from_env())
+    return Lock(path, tuple(blocks), (name,))
 
 
 def lock_datasets(inputs: Inputs, path: Path, settings: Settings) -> Lock:

@@ -174,6 +174,7 @@ def test_a_merge_is_made_again_from_its_members(home, project):
     assert Manifest.read(project / "both").files_digest == before
 
 
+@pytest.mark.slow
 def test_a_parent_that_is_no_longer_stored_is_downloaded_again(home):
     preprocess(download("demo/pendulum"), "td3_bc")
     remove("demo/pendulum")
@@ -359,6 +360,7 @@ def test_a_recording_comes_from_its_copy_on_the_hub_at_the_locked_commit(home, p
         write_lock(copies=["hf://me/heater"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 def test_a_published_dataset_is_taken_at_the_locked_commit(home):
     record()
@@ -445,6 +447,26 @@ def test_a_lock_that_is_damaged_is_refused_with_the_place(project, change, probl
     lock.write_text(lock.read_text().replace(*change, 1))
 
     with pytest.raises(InvalidArgumentError, match=problem):
+        Lock.read(lock)
+
+
+def test_a_conflict_of_a_merge_is_resolved_by_writing_the_lock_again(project):
+    folder = download("demo/pendulum")
+    preprocess(folder, "td3_bc")
+    preprocess(folder, Recipe.inline(["keep_top_returns:20"]), name="best")
+    lock = project / "rlds.lock"
+    write_lock("demo/pendulum@td3_bc")
+    ours = lock.read_text()
+    write_lock("demo/pendulum@best")
+    theirs = lock.read_text()
+    one, two = '  "demo/pendulum@td3_bc",\n', '  "demo/pendulum@best",\n'
+    assert (one in ours, two in theirs) == (True, True)
+    lock.write_text(ours.replace(one, f"<<<<<<< HEAD\n{one}=======\n{two}>>>>>>> other\n"))
+
+    assert write_lock().lock.inputs == ("demo/pendulum@best", "demo/pendulum@td3_bc")
+    assert len(Lock.read(lock).datasets) == 3
+    lock.write_text("<<<<<<< HEAD\n" + ours)
+    with pytest.raises(InvalidArgumentError, match="is not valid TOML"):
         Lock.read(lock)
 
 
