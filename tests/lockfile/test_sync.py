@@ -376,6 +376,20 @@ def test_a_published_dataset_is_taken_at_the_locked_commit(home):
     assert digest("hf/me/heater") == before
 
 
+def test_raw_files_on_the_hub_are_taken_at_the_locked_commit(hub, home, project):
+    commit = hub._add_commit("me/arm", "main", {"a.hdf5": raw_file(1)})
+    download("hf://me/arm")
+    written = write_lock("hf://me/arm")
+    text, before = (project / "rlds.lock").read_text(), digest("hf/me/arm")
+    hub._add_commit("me/arm", "main", {"a.hdf5": raw_file(2)})
+    home("other")
+    sync()
+
+    assert [(one.revision, one.selection) for one in written.lock.datasets] == [(commit, {})]
+    assert digest("hf/me/arm") == before
+    assert write_lock().lock.text == text
+
+
 def test_members_of_a_mixture_are_locked_with_their_shares(project):
     preprocess(download("demo/pendulum"), "td3_bc")
     mix = project / "mix.toml"
