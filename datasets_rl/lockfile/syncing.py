@@ -21,7 +21,7 @@ from datasets_rl import disk, sources, store
 from datasets_rl.build.engines import Engine
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.downloading import DownloadOptions, run_download
-from datasets_rl.downloading.published import published_dataset
+from datasets_rl.downloading.published import fetch_published, published_dataset
 from datasets_rl.downloading.target import Expected
 from datasets_rl.errors import (
     Argument,
@@ -53,7 +53,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.sources.address import is_address
 from datasets_rl.store import DatasetPaths, restore
-from datasets_rl.store.publish import building, canonical, current_version, publish
+from datasets_rl.store.publish import Build, building, canonical, current_version, publish
 from datasets_rl.store.publish import locked as holding
 
 
@@ -117,6 +117,8 @@ class Syncing:
                 raise
             except DatasetsRLError as error:
                 failures.append(error)
+                if former is not None and current_version(paths, replaces=True) != former:
+                    restore(paths.folder, former.name)  # the input of a recipe that was applied in place
             else:
                 made = Synced(dataset.id, paths.version, origin)
                 if dataset.is_parent and former is not None:  # recipes read any version
@@ -172,49 +174,45 @@ class Syncing:
 
     def _copy(self, dataset: LockedDataset, paths: DatasetPaths, version: Path) -> None:
         """Publish a copy of a version of another folder."""
-        disk.require_free(paths.root, Manifest.read(version).bytes, "the copy of the dataset")
-        self._adopt(dataset, paths, lambda _: version)
+        manifest = checked_manifest(read_document(version), where=str(version / MANIFEST_FILE))
+        disk.require_free(paths.root, manifest.bytes, "the copy of the dataset")
+
+        def fill(build: Build) -> Manifest:
+            disk.remove_tree(build.version, paths.folder)
+            for entry in manifest.files:
+                disk.check_kind(version / entry.path, folder=False)
+                disk.link_or_copy(version / entry.path, build.version / entry.path)
+            manifest.write(build.version)
+            with report(f"checking {dataset.id}", manifest.bytes, show=self.settings.progress) as advance:
+                problems = check_files(build.version, advance)
+            if problems:
+                disk.remove_tree(build.work, paths.folder)
+                raise IntegrityError(str(version), problems, hint="the copy there is damaged: name another place")
+            return manifest
+
+        self._adopt(dataset, paths, fill)
 
     def _download_copy(self, dataset: LockedDataset, paths: DatasetPaths, address: str) -> None:
         """Publish the copy of a dataset of the hub, under the locked id."""
         published = published_dataset(address, settings=self.settings)
         require_locked(dataset, published.manifest, published.address)
+        self._adopt(dataset, paths, partial(fetch_published, published.address, settings=self.settings))
 
-        def fetched(work: Path) -> Path:
-            options = DownloadOptions(root=work / "copied", settings=self.settings)
-            return store.version_folder(run_download(published.address, options).folder)
-
-        self._adopt(dataset, paths, fetched)
-
-    def _adopt(self, dataset: LockedDataset, paths: DatasetPaths, find: Callable[[Path], Path]) -> None:
-        """Publish the files of a version that is elsewhere.
+    def _adopt(self, dataset: LockedDataset, paths: DatasetPaths, fill: Callable[[Build], Manifest]) -> None:
+        """Publish a dataset that was made elsewhere.
 
         Args:
             dataset: The locked dataset.
             paths: The paths of the dataset.
-            find: Returns the folder of the version, for the folder of the work.
+            fill: Puts the files of the dataset into the folder of the build, and returns the manifest.
         """
         paths.check_changeable()
         with holding(paths, dataset.id):
             parent = current_version(paths, replaces=True)
             # Not the request of the copied version, by which the new version would supersede the stored version.
-            request = canonical({"as_locked": dataset.digest})
-            with building(paths, request, parent) as build:
-                version = find(build.work)
-                manifest = checked_manifest(read_document(version), where=str(version / MANIFEST_FILE))
-                for entry in manifest.files:
-                    source, target = version / entry.path, build.version / entry.path
-                    disk.check_kind(source, folder=False)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    disk.remove_file(target)
-                    with disk.disk_errors(target):
-                        disk.link_or_copy(source, target)
+            with building(paths, canonical({"as_locked": dataset.digest}), parent) as build:
+                manifest = fill(build)
                 replace(manifest, id=self._id(dataset, manifest)).write(build.version)
-                with report(f"checking {dataset.id}", manifest.bytes, show=self.settings.progress) as advance:
-                    problems = check_files(build.version, advance)
-                if problems:
-                    disk.remove_tree(build.work, paths.folder)
-                    raise IntegrityError(str(version), problems, hint="the copy there is damaged: name another place")
                 publish(build, self._accept(dataset))
 
     def _id(self, dataset: LockedDataset, manifest: Manifest) -> str:
@@ -296,7 +294,7 @@ def _refused_hint(dataset: LockedDataset) -> Remedy:
     other = dataset.package and dataset.package != converter_version()
     install = f"install datasets-rl=={dataset.package}, which wrote the locked dataset" if other else "restore a copy"
     return Remedy(
-        "nothing was changed: {}, name a place that has the locked dataset with {}, or accept the present data with {}",
+        "{}, name a place that has the locked dataset with {}, or accept the present data with {}",
         install,
         Argument("places"),
         Call("lockfile.write_lock"),
