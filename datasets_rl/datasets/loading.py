@@ -186,7 +186,7 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool
 def _opened(cls: type[_Buffer], dataset: str, arguments: Mapping[str, Any]) -> _Buffer:
     """Return the buffer of a class, which must have the arguments."""
     # Without the id, and with the arguments that `load` itself adds.
-    parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming"]))[1:]
+    parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming", "lock"]))[1:]
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)
