@@ -120,7 +120,8 @@ def convert(folder: Path, home: Path, jobs: int, order: str, sources: list[str])
     for number, (text, recipe) in enumerate(recipes):
         try:
             applied = recipe or Recipe.inline([text])
-            made = preprocess(demo, applied, out=home / "recipes" / str(number), jobs=jobs, settings=settings)
+            several = jobs if number % 5 == 0 else 1
+            made = preprocess(demo, applied, out=home / "recipes" / str(number), jobs=several, settings=settings)
         except DatasetsRLError as error:
             digests[text] = f"{type(error).__name__}: {error}"[:200]
             continue
