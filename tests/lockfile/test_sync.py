@@ -295,6 +295,22 @@ def test_another_part_another_recipe_and_another_argument_are_named(project):
     assert not dataset_paths("demo/pendulum@best").exists
 
 
+def test_another_version_of_the_package_is_named_only_if_the_bytes_differ(home, project):
+    download("demo/pendulum")
+    write_lock("demo/pendulum")
+    lock = project / "rlds.lock"
+    text = lock.read_text().replace('package = "', 'package = "0.0.')
+    home("other")
+    lock.write_text(text)
+    assert [one.origin for one in sync()] == ["downloaded"]
+    lock.write_text(text.replace('digest = "b92c', 'digest = "a92c'))
+    home("third")
+    with pytest.raises(LockMismatchError, match=r"written by datasets-rl \S+, expected 0\.0\.") as refused:
+        sync()
+    assert "install datasets-rl==0.0." in refused.value.hint
+    assert not dataset_paths("demo/pendulum").exists
+
+
 def test_a_recording_comes_from_a_shared_folder_or_not_at_all(home, tmp_path):
     record()
     written = write_lock("local/heater")
