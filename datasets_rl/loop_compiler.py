@@ -94,7 +94,7 @@ def _copy_pieces(
 
         def copy_all(size: Any, positions: Sequence[Any]) -> None:
             """Build the loop that copies each piece by moves of a size at some positions."""
-            with cgutils.for_range(builder, pieces) as loop:  # type: ignore[no-untyped-call]  # numba has no types
+            with cgutils.for_range(builder, pieces) as loop:
                 written = builder.gep(first_written, [builder.mul(loop.index, count)])
                 read = builder.gep(first_read, [builder.mul(loop.index, distance)])
                 for position in positions:
