@@ -99,7 +99,8 @@ def _splits(stored: StoredDataset) -> Iterator[str]:
         return
     values = np.asarray(stored.episodes[_SPLIT])
     for name, count in sorted(Counter(map(str, values.tolist())).items()):
-        yield f"{count:,} episodes have the split {name}, as the upstream states"
+        episodes = "1 episode has" if count == 1 else f"{count:,} episodes have"
+        yield f"{episodes} the split {name}, as the upstream states"
 
 
 def _shares(name: str, mixtures: Sequence[LockedMixture]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ TABLES_FOLDER = "parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenStatement:
     """The written statement of a dataset."""
 
     statement: Statement
@@ -61,8 +61,10 @@ def write_statement(
     audited: bool = True,
     root: Path | str | None = None,
     settings: Settings | None = None,
-) -> tuple[Written, ...]:
+) -> tuple[WrittenStatement, ...]:
     """Write what a paper states about its datasets into a new folder, and return the statements.
+
+    The folder appears at once, when everything is written.
 
         out/references.bib              the BibTeX of all datasets
         out/appendix.tex                a paragraph for each dataset
@@ -86,6 +88,8 @@ def write_statement(
         InvalidArgumentError: If no dataset is given, or the folder has files.
         UnknownIdError: If a dataset is not stored.
         LockMismatchError: If a stored dataset is not the dataset of the lock. The error names the differences.
+        DiskFullError: If the disk is full.
+        LockedError: If another process writes the same folder.
         MissingDependencyError: If pyarrow, which writes the tables, is not installed.
     """
     settings = settings or Settings.from_env()
@@ -96,11 +100,23 @@ def write_statement(
     subjects = {one.name: one for one in sorted(named, key=lambda one: one.lock is not None)}
     if not subjects:
         raise InvalidArgumentError("no dataset is given", hint="name the id of a stored dataset, or the file of a lock")
-    written = [_write(one, target, tables=tables, audited=audited, settings=settings) for one in subjects.values()]
-    entries = {one.key: one.bibtex for each in written for one in each.statement.citations}
-    disk.write_text(target / "references.bib", "".join(f"{bibtex}\n\n" for bibtex in entries.values()))
-    disk.write_text(target / "appendix.tex", "\n".join(paragraph(one.statement) for one in written))
-    return tuple(written)
+    build = target.with_name(f".{target.name}.rlds-statement")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with disk.lock(build.with_name(f"{build.name}.lock"), str(target), wait=0), disk.disk_errors(target.parent):
+        disk.remove_tree(build)
+        build.mkdir()
+        try:
+            written = [
+                _write(one, build, tables=tables, audited=audited, settings=settings) for one in subjects.values()
+            ]
+            entries = {one.key: one.bibtex for each in written for one in each.statement.citations}
+            disk.write_text(build / "references.bib", "".join(f"{bibtex}\n\n" for bibtex in entries.values()))
+            disk.write_text(build / "appendix.tex", "\n".join(paragraph(one.statement) for one in written))
+            _check_target(target)  # others may have added files in the meantime
+            disk.publish_folder(build, target)
+        finally:
+            disk.remove_tree(build)
+    return tuple(replace(one, folder=target / one.folder.name) for one in written)
 
 
 def _check_target(target: Path) -> None:
@@ -135,7 +151,7 @@ def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
             yield _Subject(folder, locked.id, lock)
 
 
-def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, settings: Settings) -> Written:
+def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, settings: Settings) -> WrittenStatement:
     stored = StoredDataset(subject.folder)
     statement = Statement.of(
         stored.folder,
@@ -152,7 +168,7 @@ def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, sett
         document = croissant(statement, stored.folder, files, base=folder, progress=progress)
     disk.write_json(folder / "croissant.json", document)
     disk.write_text(folder / "datasheet.md", datasheet(statement))
-    return Written(statement, folder)
+    return WrittenStatement(statement, folder)
 
 
 def _new_folder(target: Path, name: str) -> Path:
