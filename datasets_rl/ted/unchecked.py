@@ -15,27 +15,36 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from datasets_rl.ted.keys import Key, nest_keys
 
 
 def _build(entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
-    built: TensorDict = TensorDict._new_unsafe(  # noqa: SLF001 - see the module
-        source=entries, batch_size=batch_size, device=device, names=None, nested=False
-    )
+    built = _new(TensorDict)
+    built._tensordict, built._batch_size, built._device, built._td_dim_names = entries, batch_size, device, None
     return built
 
 
+_new: Any = object.__new__
+
+
 def _is_known() -> bool:
-    """Return whether this version of tensordict has the private names, with the same meaning."""
+    """Return whether this version of tensordict has the private names, with the same meaning.
+
+    A TensorDict that its constructor makes then has the same attributes, of the same types.
+    """
     leaf, size = torch.zeros(2), torch.Size((2,))
     try:
-        built = _build({"a": leaf}, size, None)
-        built._tensordict["b"] = leaf  # noqa: SLF001 - see the module
+        built, expected = _build({"a": leaf}, size, None), TensorDict({"a": leaf}, batch_size=size)
+        built._tensordict["b"] = leaf
         entries = dict(built.items())
+        unlocked = not (built._is_locked or built.is_locked) and built.lock_()._is_locked
     except (AttributeError, TypeError, KeyError, RuntimeError):
         return False
-    return list(entries) == ["a", "b"] and entries["b"] is leaf and built.batch_size == size and not built.is_locked
+    attributes = {name: type(value) for name, value in vars(expected).items()}
+    is_alike = {name: type(vars(built).get(name, _new)) for name in attributes} == attributes
+    return is_alike and unlocked and list(entries) == ["a", "b"] and entries["b"] is leaf and built.batch_size == size
 
 
 KNOWN = _is_known()
@@ -43,13 +52,29 @@ KNOWN = _is_known()
 
 
 def unchecked(entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None = None) -> TensorDict:
-    """Return a TensorDict of tensors and TensorDicts that have the batch size and the device, without its checks."""
-    return _build(entries, batch_size, device) if KNOWN else TensorDict(entries, batch_size=batch_size, device=device)
+    """Return a TensorDict of tensors and TensorDicts that have the batch size and the device, without its checks.
+
+    The TensorDict owns the entries.
+    """
+    if KNOWN and not is_dynamo_compiling():
+        return _build(entries, batch_size, device)
+    return TensorDict(entries, batch_size=batch_size, device=device)
 
 
 def entries_of(batch: Any) -> dict[Any, Any] | None:
     """Return the entries of a TensorDict, a dict that may be changed. None if only its methods may change the entries."""
-    return batch._tensordict if KNOWN and type(batch) is TensorDict and not batch.is_locked else None  # noqa: SLF001 - see the module
+    return batch._tensordict if KNOWN and type(batch) is TensorDict and not batch._is_locked else None
+
+
+def add_rows(batch: Any, name: str, rows: Any) -> bool:
+    """Add rows [B] to a batch [B] in main memory that has no such entry, and return whether this was possible."""
+    if not KNOWN or type(batch) is not TensorDict or type(rows) is not Tensor:
+        return False
+    entries: dict[Any, Any] = batch._tensordict
+    if batch._is_locked or name in entries or batch._device is not None or rows.shape != batch._batch_size:
+        return False
+    entries[name] = rows
+    return True
 
 
 def nest_leaves(
@@ -66,13 +91,13 @@ class Groups:
     """The keys of a TensorDict, nested by name, from which any number of TensorDicts is built.
 
     Args:
-        keys: The keys of the leaves, or of a group, by name.
+        keys: The keys of the leaves, or the keys of a group as a dict, by name.
     """
 
     __slots__ = ("_groups", "_leaves")
 
     def __init__(self, keys: Mapping[str, Any]) -> None:
-        self._leaves = tuple((name, key) for name, key in keys.items() if isinstance(key, tuple))
+        self._leaves = tuple((name, key) for name, key in keys.items() if not isinstance(key, dict))
         self._groups = tuple((name, Groups(key)) for name, key in keys.items() if isinstance(key, dict))
 
     def build(
@@ -90,6 +115,26 @@ class Groups:
         for name, group in self._groups:
             entries[name] = group.build(leaves, batch_size, device)
         return unchecked(entries, batch_size, device)
+
+    def of_arrays(
+        self, arrays: Any, batch_size: torch.Size, more: Mapping[str, Tensor] | None = None
+    ) -> TensorDict:
+        """Return a TensorDict in main memory, of arrays that are all leaves, see `nest_leaves`.
+
+        Args:
+            arrays: The arrays by key, or a structured array with the keys as names of its fields.
+            batch_size: The leading axes of the arrays.
+            more: Further entries, which replace others of the same name.
+        """
+        entries: dict[str, Any] = {name: _from_numpy(arrays[key]) for name, key in self._leaves}
+        for name, group in self._groups:
+            entries[name] = group.of_arrays(arrays, batch_size)
+        if more:
+            entries.update(more)
+        return _build(entries, batch_size, None) if KNOWN else TensorDict(entries, batch_size=batch_size)
+
+
+_from_numpy = torch.from_numpy
 
 
 @lru_cache(maxsize=256)
