@@ -149,19 +149,10 @@ class DeviceStorage(EpisodicStorage):
 
     @override
     def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        # A compiled function traces these operations.
         plan = self._plan_of(self._keys if keys is None else tuple(keys))
         positions = self._positions.index_select(0, rows.to(self.device, non_blocking=True))
         leaves: dict[Key, Column] = {}
-        plan.views(plan.windows.index_select(0, positions), leaves)
-        for key, items, offset in plan.wide:
-            leaves[key] = items.index_select(0, positions + offset if offset else positions)
-        return leaves
-
-    def leaves_at(self, rows: Tensor) -> dict[Key, Tensor]:
-        """Return the leaves of a batch of rows on the device, int64 [B], in operations that a compiled function traces."""
-        plan = self._plan_of(self._keys)
-        positions = self._positions.index_select(0, rows)
-        leaves: dict[Key, Tensor] = {}
         plan.views(plan.windows.index_select(0, positions), leaves)
         for key, items, offset in plan.wide:
             leaves[key] = items.index_select(0, positions + offset if offset else positions)

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from datasets_rl.ted.keys import Key, nest_keys
 
 
-def _build(entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
+def _build(
+    entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None, names: list[Any] | None = None
+) -> TensorDict:
     built = _new(TensorDict)
-    built._tensordict, built._batch_size, built._device, built._td_dim_names = entries, batch_size, device, None
+    built._tensordict, built._batch_size, built._device, built._td_dim_names = entries, batch_size, device, names
     return built
 
 
@@ -32,33 +34,54 @@ _new: Any = object.__new__
 def _is_known() -> bool:
     """Return whether this version of tensordict has the private names, with the same meaning.
 
-    A TensorDict that its constructor makes then has the same attributes, of the same types.
+    A TensorDict of its constructor then has no other attributes, and attributes of the same types.
     """
-    leaf, size = torch.zeros(2), torch.Size((2,))
+    leaf, size, names = torch.zeros(2), torch.Size((2,)), ["time"]
     try:
-        built, expected = _build({"a": leaf}, size, None), TensorDict({"a": leaf}, batch_size=size)
+        built, expected = (
+            _build({"a": leaf}, size, leaf.device, names),
+            TensorDict({"a": leaf}, batch_size=size, device=leaf.device, names=names),
+        )
+        attributes = [{name: type(value) for name, value in vars(one).items()} for one in (built, expected)]
         built._tensordict["b"] = leaf
         entries = dict(built.items())
-        unlocked = not (built._is_locked or built.is_locked) and built.lock_()._is_locked
+        is_alike = built.batch_size == size and built.device == leaf.device and built.names == names
+        locks = [built._is_locked, built.is_locked, built.lock_()._is_locked]
     except (AttributeError, TypeError, KeyError, RuntimeError):
         return False
-    attributes = {name: type(value) for name, value in vars(expected).items()}
-    is_alike = {name: type(vars(built).get(name, _new)) for name in attributes} == attributes
-    return is_alike and unlocked and list(entries) == ["a", "b"] and entries["b"] is leaf and built.batch_size == size
+    has_entries = list(entries) == ["a", "b"] and entries["b"] is leaf
+    return attributes[0] == attributes[1] and is_alike and has_entries and locks == [False, False, True]
 
 
 KNOWN = _is_known()
 """Whether the private names are used."""
 
 
-def unchecked(entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None = None) -> TensorDict:
+def unchecked(
+    entries: dict[Any, Any],
+    batch_size: torch.Size,
+    device: torch.device | None = None,
+    names: list[Any] | None = None,
+) -> TensorDict:
     """Return a TensorDict of tensors and TensorDicts that have the batch size and the device, without its checks.
 
     The TensorDict owns the entries.
     """
     if KNOWN and not is_dynamo_compiling():
-        return _build(entries, batch_size, device)
-    return TensorDict(entries, batch_size=batch_size, device=device)
+        return _build(entries, batch_size, device, names)
+    return TensorDict(entries, batch_size=batch_size, device=device, names=names)
+
+
+def inner_of(data: Any) -> Any:
+    """Return the TensorDict within a tensorclass, or a copy of it if the version of tensordict has no private name of it."""
+    inner = getattr(data, "_tensordict", None) if KNOWN else None
+    return inner if isinstance(inner, TensorDictBase) else data.to_tensordict()
+
+
+def as_tensorclass(kind: Any, batch: TensorDict) -> Any:
+    """Return a TensorDict as a tensorclass of the same entries."""
+    build = getattr(kind, "_from_tensordict", kind.from_tensordict) if KNOWN else kind.from_tensordict
+    return build(batch)
 
 
 def entries_of(batch: Any) -> dict[Any, Any] | None:
