@@ -4,6 +4,8 @@ The only module that uses private names of tensordict for this. In a version of 
 public constructor and the public methods take their place.
 """
 
+# ruff: noqa: SLF001 - see above
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -91,10 +93,10 @@ def entries_of(batch: Any) -> dict[Any, Any] | None:
 
 def add_rows(batch: Any, name: str, rows: Any) -> bool:
     """Add rows [B] to a batch [B] in main memory that has no such entry, and return whether this was possible."""
-    if not KNOWN or type(batch) is not TensorDict or type(rows) is not Tensor:
+    entries = entries_of(batch)
+    if entries is None or name in entries or type(rows) is not Tensor:
         return False
-    entries: dict[Any, Any] = batch._tensordict
-    if batch._is_locked or name in entries or batch._device is not None or rows.shape != batch._batch_size:
+    if batch._device is not None or rows.shape != batch._batch_size:
         return False
     entries[name] = rows
     return True
@@ -139,9 +141,7 @@ class Groups:
             entries[name] = group.build(leaves, batch_size, device)
         return unchecked(entries, batch_size, device)
 
-    def of_arrays(
-        self, arrays: Any, batch_size: torch.Size, more: Mapping[str, Tensor] | None = None
-    ) -> TensorDict:
+    def of_arrays(self, arrays: Any, batch_size: torch.Size, more: Mapping[str, Tensor] | None = None) -> TensorDict:
         """Return a TensorDict in main memory, of arrays that are all leaves, see `nest_leaves`.
 
         Args:
