@@ -260,7 +260,7 @@ class SamplerWithoutReplacement(Sampler):
         envs, remaining, held = state_dict["envs"], state_dict["left"], slots * state_dict["envs"]
         if state_dict.get("order"):
             order, position = _order_of(state_dict["order"])
-            remaining = self._share.rows(order.numbers(position, order.count))
+            remaining = self._share.rows(torch.from_numpy(order.numbers(position, order.count)))
         # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
         moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}
