@@ -79,15 +79,14 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         )
         if not (is_same and self._left):
             self._forget_epoch()
-            total = len(slices.trajectories)
-            eligible = None if slices.of_all and self.shuffle else np.flatnonzero(slices.counts)
-            count = total if eligible is None else len(eligible)
-            if not self.shuffle or count <= LISTED_MAX:
-                order = shuffled(count, self.generator) if self.shuffle else slice(None)
-                self._remaining = order if eligible is None else eligible[order]
+            eligible = self._remaining if slices.of_all else np.flatnonzero(slices.counts)
+            count = len(slices.trajectories) if slices.of_all else len(eligible)
+            if self.shuffle and count <= LISTED_MAX:
+                order = shuffled(count, self.generator)
+                self._remaining = order if slices.of_all else eligible[order]
             else:
-                self._order = Order.random(count, self.generator)
-                self._remaining = self._remaining if eligible is None else eligible
+                self._order = Order.random(count, self.generator) if self.shuffle else Order(count, None)
+                self._remaining = eligible
         self._epoch_of = slices
 
     def _choose_slices(self, slices: Slices, count: int) -> tuple[Index, Index | None]:

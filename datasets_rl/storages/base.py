@@ -560,9 +560,9 @@ class ReadOnlyStorage(Storage):
     """Storage of steps that never change."""
 
     # Attributes, because every batch reads them.
-    read_only: ClassVar[bool] = True  # type: ignore[misc]  # a property of other storages
+    read_only: ClassVar[bool] = True
     """Whether the data can never change: always True."""
-    torn: ClassVar[int] = 0  # type: ignore[misc]
+    torn: ClassVar[int] = 0
     """Number of torn steps: always 0."""
     rows_device: torch.device | None = None
     """The device on which samplers should draw rows, if they can. None for main memory."""

@@ -70,7 +70,7 @@ class DeviceStorage(EpisodicStorage):
     def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
         super().__init__(len(steps))
         self.steps, self.masked = steps, steps.masked
-        self.device = torch.empty(0, device=device).device
+        self.device = self.rows_device = torch.empty(0, device=device).device
         _check_not_encoded(steps, self.device)
         first = _leaves_of(steps.take(torch.zeros(1, dtype=torch.int64)))
         self._keys = tuple(first)
@@ -133,11 +133,6 @@ class DeviceStorage(EpisodicStorage):
     @override
     def schema(self) -> Schema:
         return self.steps.schema
-
-    @property
-    @override
-    def rows_device(self) -> torch.device | None:
-        return self.device
 
     @override
     def get(self, index: Any) -> TensorDict:

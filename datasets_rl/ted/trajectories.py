@@ -276,7 +276,8 @@ class Slices:
     @cached_property
     def ends(self) -> Index:
         """Number of the slice after the last slice of each trajectory, [E]."""
-        return np.cumsum(self.counts)
+        ends: Index = np.cumsum(self.counts)
+        return ends
 
     @cached_property
     def shift(self) -> Index:
@@ -290,10 +291,10 @@ class Slices:
 
     def _starts_of(self, owners: Index | slice) -> Index:
         """Return the first place of the first slice of some trajectories, [n]."""
-        firsts = self.trajectories.firsts[owners]
-        if not self.before:
-            return firsts
-        return firsts - np.minimum(self.before, np.minimum(self.trajectories.lengths[owners], self.length) - 1)
+        starts: Index = self.trajectories.firsts[owners]
+        if self.before:
+            starts = starts - np.minimum(self.before, np.minimum(self.trajectories.lengths[owners], self.length) - 1)
+        return starts
 
     def at(self, numbers: Index) -> tuple[Index, Index | None]:
         """Return the first places and the numbers of steps of slices, [n] each, by number.

@@ -25,12 +25,13 @@ from datasets_rl.ted.keys import Key, nest_keys
 def _build(
     entries: dict[Any, Any], batch_size: torch.Size, device: torch.device | None, names: list[Any] | None = None
 ) -> TensorDict:
-    built = _new(TensorDict)
+    built: Any = _new(TensorDict)
     built._tensordict, built._batch_size, built._device, built._td_dim_names = entries, batch_size, device, names
-    return built
+    result: TensorDict = built
+    return result
 
 
-_new: Any = object.__new__
+_new = object.__new__
 
 
 def _is_known() -> bool:

@@ -85,7 +85,7 @@ def test_a_batch_costs_little_beside_takes_of_numpy(ours, arrays, batch_size, fi
 def test_a_batch_costs_no_more_than_one_of_cpprb(ours, arrays, batch_size, compare, expect):
     """The same fields in the same number of rows. Its batches are dicts of arrays, which are less work than a TensorDict."""
     cpprb = pytest.importorskip("cpprb", reason="pip install --no-deps cpprb")
-    forms = {name: {"shape": array.shape[1:], "dtype": array.dtype} for name, array in arrays.items()}
+    forms = {name: {"shape": array.shape[1:] or (1,), "dtype": array.dtype} for name, array in arrays.items()}
     theirs = cpprb.ReplayBuffer(len(ours), forms)
     theirs.add(**arrays)
     for _ in range(32):
