@@ -150,12 +150,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if collate and parts.collate_fn is not None:
             data = parts.collate_fn(data)
         # The index is all the info of most batches, and takes a third of the time of the functions for any info.
-        if len(info) == 1 and not (parts.transforms or parts.pin_memory) and add_rows(data, _INDEX, info.get(_INDEX)):
+        is_added = len(info) == 1 and add_rows(data, _INDEX, info.get(_INDEX))
+        if is_added and not (parts.transforms or parts.pin_memory):
             return data
-        entries = _as_entries(info, data.shape, data.device)
-        replaced = _set_entries(data, entries)
-        if isinstance(info, _Info):
-            info.replaced = replaced
+        entries = {_INDEX: info[_INDEX]} if is_added else _as_entries(info, data.shape, data.device)
+        if not is_added:
+            replaced = _set_entries(data, entries)
+            if isinstance(info, _Info):
+                info.replaced = replaced
         if parts.transforms or parts.pin_memory:
             data = super().finish(data, {}, collate=False)
             # Transforms see the info. If a transform selects keys, the index and the other info are added again.
