@@ -24,7 +24,7 @@ def compile_for(signature: Any, *, reorder: bool = False) -> Callable[[Function]
         reorder: Whether floating-point numbers may be added in another order, which is several times as fast, and rounds
             otherwise on other processors.
     """
-    options = {"nogil": True, "fastmath": {"reassoc", "contract"} if reorder else False}
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract"} if reorder else False}
 
     def compile_now(function: Function) -> Function:
         try:

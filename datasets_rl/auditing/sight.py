@@ -244,7 +244,8 @@ def cells_of(grids: NDArray[np.generic]) -> Singles:
     cells = np.zeros((count, rows, columns, channels), np.float32)
     for row, column in np.ndindex(tall, wide):
         cells += grids[:, row : rows * tall : tall, column : columns * wide : wide]
-    return cells.reshape(count, -1) / (tall * wide)
+    cells /= tall * wide
+    return cells.reshape(count, -1)
 
 
 def _patterns(weights: Floats, shape: tuple[int, ...]) -> Singles:
