@@ -74,7 +74,11 @@ def single_episodes(
 ) -> Iterator[Finding]:
     """Yield a finding for each episode whose values are shifted against those of the other episodes."""
     if len(found) > MANY * len(data.episodes):
-        yield _many(check, len(data.episodes), found, name)
+        lags = [one.lag for one in found]
+        lag = max(set(lags), key=lags.count)
+        # Episodes that fit at many distances fit at none.
+        if lags.count(lag) > MANY * len(data.episodes):
+            yield _many(check, len(data.episodes), [one for one in found if one.lag == lag], name)
         return
     for one in found:
         rows = data.episodes.rows(one.episode)
@@ -96,9 +100,7 @@ def single_episodes(
 
 
 def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Finding:
-    lags = [one.lag for one in found]
-    lag = max(set(lags), key=lags.count)
-    named = tuple(one.episode for one in found if one.lag == lag)
+    lag, named = found[0].lag, tuple(one.episode for one in found)
     return Finding(
         check,
         "strong" if lag > 0 else "hint",
@@ -106,7 +108,7 @@ def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Findi
         "episodes: at this distance the states fit better than without",
         episodes=named,
         evidence={"steps": lag, "episodes": len(named)},
-        remedy=shift(name, lag, [one.episode for one in found if one.lag == lag and not one.part] or named),
+        remedy=shift(name, lag, [one.episode for one in found if not one.part] or named),
         key=name,
     )
 

@@ -16,11 +16,15 @@ from datasets_rl.format.split_mix import GOLDEN, mix_bits
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 5
+_FEWEST_OF_INTEGERS = 50
 
 
 class DuplicateEpisodes(Check):
     name = "duplicate_episodes"
-    rule = f"Two episodes of at least {_FEWEST} steps have the same states and actions in every step, and the actions change."
+    rule = (
+        f"Two episodes of at least {_FEWEST} steps, or {_FEWEST_OF_INTEGERS} steps if all numbers are integers, have the same states and actions in "
+        "every step, and the actions change."
+    )
     why = "A copy counts twice in training. A copy in the validation part makes the validation loss too small."
     limits = (
         "Copies with another cast, codec, scale or length are near copies. Deterministic seeds make equal episodes."
@@ -48,7 +52,9 @@ class DuplicateEpisodes(Check):
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         lengths = data.episodes.lengths
-        fit = np.flatnonzero((lengths >= _FEWEST) & (measures["change"] >= _FEWEST - 1))
+        # A walk over few places, with few actions, repeats by itself.
+        fewest = _FEWEST if any(key in data.floats for key in self._keys(data)) else _FEWEST_OF_INTEGERS
+        fit = np.flatnonzero((lengths >= fewest) & (measures["change"] >= _FEWEST - 1))
         pairs = np.stack([measures["hash"][fit], lengths[fit].astype(np.uint64)])
         _, groups, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
         groups = groups.reshape(-1)

@@ -26,6 +26,7 @@ _NEAR = 1.6
 _USUAL = 0.85
 _GAP = 1.6
 _SPREAD = 0.5
+_FEWEST = 4
 _LEAST = 1e-30
 
 
@@ -34,7 +35,8 @@ class UnitChanges(Check):
     rule = (
         f"In a quarter of an episode, the sizes of the elements of a field and the sizes of their changes are, in the median, a factor as "
         f"large as in this quarter of other episodes, within a factor of {_NEAR:g}: 180 / pi, 255, 10, 100, 1,000, or the inverse. In "
-        f"{_USUAL:.0%} of all quarters the factor is at most its third root."
+        f"{_USUAL:.0%} of all quarters the factor is at most its third root. Fewer other episodes lie between: two units leave a gap. A quarter of "
+        f"fewer than {_FEWEST} steps says nothing."
     )
     why = "The same value means two states."
     limits = (
@@ -63,7 +65,7 @@ class UnitChanges(Check):
         moving = (usual > 0).all(axis=0)
         if moving.sum() < 4:
             return
-        known = (measures["steps"] > 1) & (sizes[:, :, moving] > 0).any(axis=2)
+        known = (measures["steps"] >= _FEWEST) & (sizes[:, :, moving] > 0).any(axis=2)
         ratios = np.log(np.maximum(sizes[:, :, moving], _LEAST))
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75], axis=2)
         # A part in which the body rests says little: the largest part counts.
@@ -137,8 +139,11 @@ def _near(
         spread = max(float(np.quantile(sign * middle, _USUAL)), 0.0)
         for unit, factor in _UNITS.items():
             target = np.log(factor)
-            near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > 3 * spread)
+            near = known & (np.abs(sign * middle - target) < np.log(_NEAR)) & (target > 3 * spread)
             near &= ((low if sign > 0 else -high) > 0.5 * target) & (high - low < _SPREAD * target)
+            beyond = (known & (sign * middle > 0.5 * target)).any(axis=1)
+            if (beyond & ~near.any(axis=1)).sum() >= near.any(axis=1).sum():
+                continue
             for episode in np.flatnonzero(near.any(axis=1)).tolist():
                 part = int(near[episode].argmax())
                 distance = abs(sign * float(middle[episode, part]) - target)
