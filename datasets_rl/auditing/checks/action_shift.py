@@ -27,7 +27,7 @@ class ActionShift(Check):
     why = "The policy learns to act on a state that is already past, or that is not yet known."
     limits = (
         "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
-        "from actions that are stored a step late. Actions that the state before the step determines show nothing. A shift in half of an "
+        "from actions that are stored a step late. Actions that the state before the step determines, or that the states do not show, are not looked at. A shift in half of an "
         f"episode that fits less than {_CLEARLY:g} times as well is a hint."
     )
     merges = {"errors": "sum", "steps": "sum"}
@@ -36,7 +36,7 @@ class ActionShift(Check):
         if not data.states or not data.actions:
             return "the dataset has no narrow states and actions"
         if not data.model(Dynamics).elements or not data.model(Alignment, False).usable:
-            return "too few steps in which the states move"
+            return "too few steps in which the states move, or the states do not show the actions"
         return [()]
 
     def measure(self, block: Block, key: Key) -> Measures:

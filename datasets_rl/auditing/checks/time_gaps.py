@@ -20,7 +20,7 @@ _USUAL = 0.01
 class TimeGaps(Check):
     name = "time_gaps"
     rule = (
-        f"The time between two steps is more than {_TIMES:g} times the median, and neither the step before nor the step after is shorter by as "
+        f"The time between two steps is more than {_TIMES:g} times the median, and neither two steps before nor two steps after are shorter by as "
         f"much. Or the time between two steps is not above 0. Either holds in at most {_USUAL:.0%} of all steps."
     )
     why = "Frames are missing in a gap: an action leads to a state that another action led to."
@@ -34,10 +34,11 @@ class TimeGaps(Check):
         step = (block.after(key).astype(np.float64) - block.now(key))[:, 0]
         step = np.where(block.has_after & np.isfinite(step), step, np.nan)
         usual = block.data.usual_interval(key)
-        # A frame that is late and the next one in time miss no frame: the steps around make up for the longer step.
+        # A frame that is late and the next ones in time miss no frame: the steps around make up for the longer step.
         late = np.nan_to_num(step - usual, nan=0.0)
-        around = np.pad(late, 1)
-        lost = late + np.minimum(np.minimum(around[:-2], around[2:]), 0)
+        around = np.pad(late, 2)
+        one, two, four, five = (around[place : place + len(late)] for place in (0, 1, 3, 4))
+        lost = late + np.min([two, one + two, four, four + five, np.zeros_like(late)], axis=0)
         gaps = (late > (_TIMES - 1) * usual) & (lost > (_TIMES - 1) * usual)
         longest = block.maxima(np.where(gaps, step, 0.0))
         return {
