@@ -279,10 +279,12 @@ KINDS: Mapping[str, Callable[..., Recorded]] = {
 
 _BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "cartpole": (0.0, 1.0)}
 _RATES = {"teleop": 30.0, "arm": 30.0, "texts": 30.0, "leader": 30.0}
+WITH_IMAGES = frozenset({"arm", "teleop", "leader"})
+"""The kinds that can be recorded without their images."""
 _WITHOUT_REWARDS = {"leader", "explorer"}
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def record(kind: str, episodes: int = 40, seed: int = 0, *, images: bool = True) -> Recording:
     """Return a clean recording with so many episodes, of arms with or without the images, which take most of the time."""
     metadata = {"fps": _RATES[kind]} if kind in _RATES else {}

@@ -18,7 +18,7 @@ def _rewards(steps: int, last: float = 0.0) -> NDArray[np.float32]:
     return rewards
 
 
-def leader(seed: int) -> Recorded:
+def leader(seed: int, *, images: bool = True) -> Recorded:
     """A person moves a leader arm, which a follower arm repeats: encoders in ticks, pauses, late frames, no rewards.
 
     A loop that was late is followed by a shorter one: no frame is missing. The images are those of a video of 8 x 8 blocks.
@@ -49,7 +49,7 @@ def leader(seed: int) -> Recorded:
     return Recorded(
         states={
             ("observation", "state"): (np.round(joints / _TICK) * _TICK).astype(np.float32),
-            ("observation", "top"): _table(joints, rng),
+            **({("observation", "top"): _table(joints, rng)} if images else {}),
             ("timestamp",): (times - times[0]).astype(np.float32)[:, None],
         },
         steps={

@@ -29,14 +29,12 @@ class IdleSpans(Check):
     name = "idle_spans"
     rule = (
         f"In at least {_FEWEST} consecutive steps, and {_SHARE:.0%} of the episode, the observation moves less than {_SLOW:.0%} as far in "
-        f"{AHEAD} steps as in the median, in the sum over the elements, the action less than {_CALM:.0%} as far, and {_MORE} steps more than "
-        f"{_TIMES:g} times as long as in nine of ten episodes. Over the whole span, the observation moves less than {_STILL:.0%} of the median. If all episodes have one length, a rest at the end is a hint."
+        f"{AHEAD} steps as in the median, in the sum over the elements, and {_MORE} steps more than {_TIMES:g} times as long as in nine of ten episodes. Over the whole span, the "
+        f"observation moves less than {_STILL:.0%} of the median. A hint if the action moves more than {_CALM:.0%} as far as in the median, or if "
+        "all episodes have one length and the rest is at the end."
     )
     why = "A policy that imitates pauses stands still for ever: at rest, the recorded action is to rest."
-    limits = (
-        "Resting may belong to the task. If most episodes rest, none is found. A body that a wall holds while the action goes on to change "
-        "does not rest."
-    )
+    limits = "Resting may belong to the task. If most episodes rest, none is found."
     merges = {"longest": "max", "row": "with longest"}
 
     def targets(self, data: Data) -> Sequence[Key] | str:
@@ -45,11 +43,8 @@ class IdleSpans(Check):
         return [()] if data.model(_Ways, True).usual > 0 else "no observation moves"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        states, actions = block.data.model(_Ways, True), block.data.model(_Ways, False)
+        states = block.data.model(_Ways, True)
         slow = states.of(block) < _SLOW * states.usual
-        # A policy learns to rest where the recorded action rests, too.
-        if actions.usual > 0:
-            slow &= actions.of(block) < _CALM * actions.usual
         # The last steps of an episode have no step so far ahead within the episode.
         slow &= block.time + AHEAD < block.data.episodes.lengths[block.episodes][block.episode]
         longest, row = block.longest_runs(slow)
@@ -58,19 +53,24 @@ class IdleSpans(Check):
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         longest, lengths = measures["longest"], data.episodes.lengths
         limit = np.maximum(np.maximum(_FEWEST, _SHARE * lengths), _MORE + _TIMES * float(np.quantile(longest, 0.9)))
+        states, actions = data.model(_Ways, True), data.model(_Ways, False)
         firsts, lasts = data.episodes.starts, data.episodes.stops
         # Where a clock ends the episodes, a task that was done early leaves a rest.
         fixed = np.ptp(lengths) == 0
         for episode in np.flatnonzero(longest >= limit).tolist():
             row, count = int(measures["row"][episode]), int(longest[episode])
-            if data.model(_Ways, True).across(row, row + count) > _STILL * data.model(_Ways, True).usual:
+            if states.across(row, row + count) > _STILL * states.usual:
                 continue
+            # A policy learns to rest where the recorded action rests, too. Otherwise a wall may hold the body.
+            ways = actions.of(Block(data, row, row + count - AHEAD))
+            acts = actions.usual > 0 and float(np.median(ways)) > _CALM * actions.usual
             start, stop = int(firsts[episode]), int(lasts[episode])
             place = "at the start" if row == start else "at the end" if row + count >= stop else "inside"
+            what = "no observation moves, while the action goes on to change," if acts else "nothing moves"
             yield Finding(
                 self.name,
-                "hint" if fixed and place == "at the end" else "strong",
-                f"nothing moves in {count:,} steps {place} of episode {episode:,}, from row {row:,}: {count / (stop - start):.0%} of the episode",
+                "hint" if acts or (fixed and place == "at the end") else "strong",
+                f"{what} in {count:,} steps {place} of episode {episode:,}, from row {row:,}: {count / (stop - start):.0%} of the episode",
                 episodes=(episode,),
                 rows=((row, row + count),),
                 evidence={"steps": count, "share": count / (stop - start), "place": place},
