@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from datasets_rl.auditing.checks.duplicate_episodes import DuplicateEpisodes, long_enough
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Audit, Finding

@@ -12,7 +12,8 @@ recipe    [[step]]
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -155,7 +156,7 @@ def _unrepeated(finding: Finding, seams: dict[int, list[int]]) -> Finding:
     return replace(finding, remedy=replace(finding.remedy, places=tuple(f"{one}/{step}" for one, step in new)))
 
 
-def _spared(finding: Finding, divided: Set[int]) -> Finding:
+def _spared(finding: Finding, divided: AbstractSet[int]) -> Finding:
     """Return a finding whose remedy neither drops nor trims the divided episodes."""
     if not isinstance(finding.remedy, Correction) or finding.remedy.step not in {"drop_episodes", "trim_steps"}:
         return finding

@@ -122,7 +122,7 @@ class _Ways:
         total = 0.0
         for key, weights in self._weights.items():
             values = self._data.take(key, np.arange(start, stop)).astype(np.float64)
-            smooth = sliding_window_view(values, min(_SMOOTH, len(values)), axis=0).mean(axis=-1)
+            smooth = sliding_window_view(values, max(_SMOOTH, len(values) // 4), axis=0).mean(axis=-1)
             low, high = np.quantile(smooth, [0.1, 0.9], axis=0)
             total += float(((high - low) * weights).sum())
         return total
