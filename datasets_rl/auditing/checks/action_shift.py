@@ -28,7 +28,7 @@ class ActionShift(Check):
     limits = (
         "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
         "from actions that are stored a step late. Actions that the state before the step determines, or that the states do not show, are not looked at. A shift in half of an "
-        f"episode that fits less than {_CLEARLY:g} times as well is a hint."
+        f"episode by {REACH} steps, or that fits less than {_CLEARLY:g} times as well, is a hint."
     )
     merges = {"errors": "sum", "steps": "sum"}
 
@@ -86,8 +86,8 @@ def single_episodes(
         place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
         yield Finding(
             check,
-            # A half of an episode has few steps.
-            ("hint" if one.times < _CLEARLY else of_halves) if one.part else "strong",
+            # A half of an episode has few steps, and a drift fits best at the furthest lag.
+            ("hint" if one.times < _CLEARLY or abs(one.lag) >= REACH else of_halves) if one.part else "strong",
             f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
             f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
             "episodes",

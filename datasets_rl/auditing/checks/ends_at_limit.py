@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.chance import at_least
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import end_by_truncation
@@ -45,7 +45,7 @@ class EndsAtLimit(Check):
         at_limit = int((lengths == limit).sum())
         below = int(((lengths < limit) & (lengths >= limit - near)).sum())
         # An episode of the greatest length is always there.
-        by_chance = _probability(at_limit - 1, (below + 1) / max(near, 1))
+        by_chance = at_least(at_limit - 1, (below + 1) / max(near, 1))
         if limit < 2 or len(found) < _FEWEST or by_chance > _CHANCE:
             return
         early = int((terminated & (lengths < limit)).sum())
@@ -75,11 +75,3 @@ def _rewarded_at_end(data: Data) -> NDArray[np.bool_]:
     last = data.take(NEXT_REWARD, data.episodes.stops - 1)[:, 0]
     rewarded: NDArray[np.bool_] = (last != 0) & np.isclose(data.episodes["return"], last)
     return rewarded
-
-
-def _probability(count: int, expected: float) -> float:
-    """Return the probability of so many events, or more, where some are expected (Poisson)."""
-    terms = [exp(-expected)]
-    for number in range(1, count):
-        terms.append(terms[-1] * expected / number)
-    return 1 - sum(terms) if count > 0 else 1.0
