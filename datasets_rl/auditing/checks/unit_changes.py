@@ -71,11 +71,9 @@ class UnitChanges(Check):
         # A part in which the body rests says little: the largest part counts.
         whole = middle.max(axis=1)
         if groups := two_groups(whole, _GAP):
-            # A body that rests is smaller in some elements, and a unit in all.
             used = (np.median(means[:, :, 0], axis=0) > 0).all(axis=0)
-            apart = np.abs(np.log(np.maximum(factors[:, :, 0, used], _LEAST)))
-            least = np.median(np.quantile(apart, _FEW, axis=2), axis=1)
-            yield from self._of_groups(data, key, whole, least, groups)
+            values = np.log(np.maximum(factors[:, :, 0, used], _LEAST))
+            yield from self._of_groups(data, key, whole, values, groups)
             return
         found = _near(low, middle, high, known)
         for episode, (unit, _, part) in sorted(found.items()):
@@ -91,14 +89,24 @@ class UnitChanges(Check):
         data: Data,
         key: Key,
         sizes: NDArray[np.float64],
-        least: NDArray[np.float64],
+        values: NDArray[np.float64],
         groups: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> Iterator[Finding]:
-        """Yield a finding for all episodes of the smaller of two groups, if a unit is about their ratio."""
+        """Yield a finding for all episodes of the smaller of two groups, if a unit is about their ratio.
+
+        Args:
+            data: The dataset.
+            key: The field.
+            sizes: Logarithm of how large the values of an episode are, [E].
+            values: The same for each part and element, [E, 4, D].
+            groups: The episodes of both groups.
+        """
         smaller, larger = groups
         ratio = float(np.median(sizes[smaller]) - np.median(sizes[larger]))
         unit = min(_UNITS, key=lambda one: abs(abs(ratio) - np.log(_UNITS[one])))
-        even = float(np.median(least[smaller])) > _SPREAD * np.log(_UNITS[unit])
+        # A body that rests is smaller in some elements, and a unit in all.
+        scaled = np.quantile(np.sign(ratio) * values[smaller], _FEW, axis=2)
+        even = float(np.median(scaled)) > _SPREAD * np.log(_UNITS[unit])
         if even and abs(abs(ratio) - np.log(_UNITS[unit])) < np.log(_NEAR):
             where = f"in {len(smaller):,} of {len(sizes):,} episodes, from episode {smaller[0]:,} to episode {smaller[-1]:,}"
             yield self._finding(data, key, float(np.exp(ratio)), unit, where, tuple(smaller.tolist()), ())
