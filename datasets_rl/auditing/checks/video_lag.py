@@ -17,7 +17,7 @@ from datasets_rl.ted.keys import Key
 _STEPS = 1.3
 _APART = 1.5
 _GAIN = 0.1
-_LIKELY, _VERY_LIKELY, _SURE = 5.0, 11.0, 14.0
+_LIKELY, _VERY_LIKELY, _SURE = 5.0, 11.0, 25.0
 _COMMON = 0.25
 
 
