@@ -112,7 +112,9 @@ def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tu
 def _chosen(names: Sequence[str] | None) -> list[Check]:
     unknown = [name for name in names or () if name not in CHECKS]
     if unknown:
-        raise InvalidArgumentError(f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}")
+        several = f"checks are {join_names(unknown)}, expected names of"
+        found = several if len(unknown) > 1 else f"check is {unknown[0]!r}, expected one of"
+        raise InvalidArgumentError(f"{found} {', '.join(CHECKS)}")
     return [check_class(name)() for name in (CHECKS if names is None else dict.fromkeys(names))]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import align_signs, drop
 from datasets_rl.ted.keys import Key
 
@@ -79,7 +79,7 @@ class Quaternions(Check):
                 yield Finding(
                     self.name,
                     "strong",
-                    f"{where} {what} in {int(counts[episode]):,} steps of episode {episode:,}, last in row {row:,}",
+                    f"{where} {what} in {counted(int(counts[episode]), 'step')} of episode {episode:,}, last in row {row:,}",
                     episodes=(episode,),
                     rows=((row, row + 1),),
                     evidence={"steps": int(counts[episode]), "kind": kind},

@@ -66,7 +66,7 @@ class StuckElements(Check):
                 self.name,
                 "strong" if alone and _sticks(data, key, episode, int(elements[0])) else "hint",
                 f"{', '.join(data.element(key, int(one)) for one in elements[:4])} keep{'s' * (len(elements) == 1)} the same value in "
-                f"{longest:.0%} of the steps of episode {episode:,}, and move{'s' * (len(elements) == 1)} in the other episodes",
+                f"{longest:.0%} of the steps of episode {episode:,}, and move{'s' * (len(elements) == 1)} in the other episodes: a sensor or a motor may have stuck",
                 episodes=(episode,),
                 evidence={"share": longest, "elements": elements.tolist()},
                 remedy=drop([episode]),
