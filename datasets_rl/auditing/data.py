@@ -147,6 +147,12 @@ class Data:
         return [NEXT_REWARD] if NEXT_REWARD in self.numbers else []
 
     @property
+    def has_no_rewards(self) -> bool:
+        """Whether the upstream has no rewards, so that the conversion set all rewards to 0."""
+        decisions = self.steps.stored.manifest.decisions
+        return any(one.rule == "reward-missing" and one.count >= len(self.steps.stored.episodes) for one in decisions)
+
+    @property
     def times(self) -> Sequence[Key]:
         """Keys of the fields of time stamps, by their name."""
         return [key for key in self.numbers if key[-1].lower() in _TIMES and int(np.prod(self.field(key).shape)) == 1]

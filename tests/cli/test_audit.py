@@ -94,11 +94,11 @@ def test_a_hint_does_not_fail_an_audit_for_strong_findings(rlds, tmp_path):
 def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
     document = rlds("audit", "--list", "--json").json["checks"]
 
-    assert [one["name"] for one in document] == [*CHECKS, "conventions"]
+    assert [one["name"] for one in document] == [*CHECKS, "conventions", "shared_episodes"]
     assert all(
         one["rule"].endswith(".") and one["why"].endswith(".") and one["limits"].endswith(".") for one in document
     )
-    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions"]
+    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions", "shared_episodes"]
 
 
 @pytest.mark.usefixtures("stored")

@@ -9,7 +9,7 @@ import numpy as np
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import BRIGHT, DARK, Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
@@ -52,8 +52,8 @@ class DarkOrBrightImages(Check):
                 yield Finding(
                     self.name,
                     "strong",
-                    f"{int(counts[episode]):,} images of {name} in episode {episode:,} are {word}, between the rows {first:,} and "
-                    f"{stop - 1:,}",
+                    f"{counted(int(counts[episode]), 'image')} of {name} in episode {episode:,} {'is' if counts[episode] == 1 else 'are'} {word}, "
+                    f"between the rows {first:,} and {stop - 1:,}: the camera may have been {'covered' if kind == 'dark' else 'blinded'}",
                     episodes=(episode,),
                     rows=((first, stop),),
                     evidence={"images": int(counts[episode]), "kind": word},
