@@ -14,7 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
 from ..errors import SOME_FAILED
-from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
+from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments, is_id
 from ..output import Block, Lines, Result, Table
 from .verify import members_of
 
@@ -119,7 +119,10 @@ def run(
             found += apply_to_each(shell, [_TOGETHER.join(datasets)], lambda _: _shared(shell, members))
     failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
     reports = [one.value for one in found if one.value]
-    written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0])
+    written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0], members[0])
+    if file is None and len(reports) == 1 and _steps(reports[0]):
+        command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
+        shell.printer.note(f"{command} writes the remedies into a recipe")
     return Result(
         {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
         [Lines(tuple(_markdown(reports)))] if markdown else [block for one in reports for block in _blocks(one)],
@@ -166,15 +169,20 @@ def _file_of_remedies(file: Path, datasets: list[str], *, force: bool) -> Path:
     return found
 
 
-def _write_remedies(shell: Shell, file: Path, report: Audit) -> bool:
+def _steps(report: Audit) -> int:
+    """Return the number of findings for a recipe: proofs and strong ones that a step corrects."""
+    return sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
+
+
+def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bool:
     """Write the recipe of an audit, and return True. An audit without a step to take writes nothing."""
-    steps = sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
-    if not steps:
+    if not _steps(report):
         shell.printer.note(f"{file} is not written: no finding of level proof or strong has a step as its remedy")
         return False
     disk.write_text(file, report.remedies())
+    result = ("--as", "corrected") if is_id(dataset) else ("--out", "corrected")
     shell.printer.note(
-        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', report.id, '--recipe', file, '--as', 'corrected')}"
+        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', dataset, '--recipe', file, *result)}"
     )
     return True
 

@@ -175,7 +175,9 @@ class Alignment:
         else:
             weights = np.zeros((width, self._weights.shape[1]), np.float32)
             weights[:count], weights[-count:] = self._weights[:count], self._weights[-count:]
-            predicted = values @ weights
+            # Infinite values have no prediction.
+            with np.errstate(invalid="ignore"):
+                predicted = values @ weights
         result: NDArray[np.float32] = predicted + self._offset
         return result
 

@@ -93,7 +93,7 @@ class Audit:
         Raises:
             InvalidArgumentError: If there is no such level.
         """
-        return recipe_of(self.id, self.of_level(level))
+        return recipe_of(self.id, self.of_level(level), self.episodes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""

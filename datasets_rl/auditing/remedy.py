@@ -76,6 +76,11 @@ def scale(key: str, factor: float, episodes: Iterable[int] = ()) -> Correction:
     return Correction("fix_unit", _spans(episodes), {"key": key, "factor": float(f"{factor:.6g}")})
 
 
+def clip(key: str, low: float, high: float) -> Correction:
+    """Return the step that clips a field."""
+    return Correction("clip", (), {"low": float(f"{low:.6g}"), "high": float(f"{high:.6g}"), "in_keys": (key,)})
+
+
 def exchange_channels(key: str, episodes: Iterable[int] = ()) -> Correction:
     """Return the step that exchanges the first and the last channel of images, by default in all episodes."""
     return Correction("fix_channels", _spans(episodes), {"key": key})
@@ -109,12 +114,28 @@ def keep_rows(data: Data, first: int, stop: int) -> Correction:
     return Correction("trim_steps", (f"{episode}/{start or ''}:{'' if start + count >= whole else start + count}",))
 
 
-def recipe_of(name: str, findings: Sequence[Finding]) -> str:
+def recipe_of(name: str, findings: Sequence[Finding], episodes: int | None = None) -> str:
     """Return the recipe, as TOML, with the steps of the remedies of findings. What no step corrects is a comment.
 
-    Steps of a check that differ in the episodes only are one step. Nothing else is done to an episode that is dropped.
+    Steps of a check that differ in the episodes only are one step. Nothing else is done to an episode that is dropped. A step
+    that drops more than half of the episodes is a comment.
+
+    Args:
+        name: Name of the dataset.
+        findings: The findings.
+        episodes: Number of episodes of the dataset.
     """
-    groups, comments = _grouped(findings)
+    kept, comments = [], []
+    for finding in findings:
+        dropped = _episodes_of([finding], "drop_episodes")
+        if episodes is not None and 2 * len(dropped) > episodes:
+            comments.append(
+                f"{finding.check}: {finding.message}: {finding.remedy} drops {len(dropped):,} of {episodes:,} episodes"
+            )
+        else:
+            kept.append(finding)
+    groups, more = _grouped(kept)
+    comments += more
     lines = [
         f"summary = {_toml(f'Corrections of {name}, after its audit')}",
         "",

@@ -10,7 +10,7 @@ import pytest
 from planting import audited, load_faults
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import Audit, Finding, Recipe
+from datasets_rl import Audit, Finding, Recipe, audit
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.remedy import (
     Correction,
@@ -130,6 +130,25 @@ def test_episodes_that_are_joined_are_divided_whatever_else_their_seam_looks_lik
     assert named & joined.episodes
     assert {int(place.split("/")[0]) for place in divided} == joined.episodes
     assert not [one for one in findings if set(one.episodes) & joined.episodes and "drop" in str(one.remedy)]
+
+
+def test_a_step_that_drops_more_than_half_of_the_episodes_is_a_comment():
+    findings = (found("normalized", drop(range(6))), found("twice", drop(range(5))))
+    text = Audit("lab/arm", 100, 10, findings, ("normalized", "twice"), {}).remedies()
+
+    assert "# normalized: it is wrong: -t drop_episodes:0:6 drops 6 of 10 episodes" in text
+    assert 'numbers = ["0:5"]' in text
+
+
+def test_actions_outside_the_space_are_clipped_by_the_recipe(tmp_path):
+    planted = load_faults()["actions_too_large"].plant(clean.record("maze", 16, 5), "strong", np.random.default_rng(1))
+    planted.recording.store(tmp_path / "maze")
+    report = audit(tmp_path / "maze", checks=["actions_outside_space"])
+    (tmp_path / "r.toml").write_text(report.remedies())
+    preprocess(tmp_path / "maze", Recipe.of(str(tmp_path / "r.toml")), out=tmp_path / "out")
+
+    assert set(report.findings[0].episodes) == planted.episodes
+    assert not audit(tmp_path / "out", checks=["actions_outside_space"]).findings
 
 
 def test_a_remedy_in_words_is_a_comment_and_any_message_can_be_read_again(tmp_path):

@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding, counted
+from datasets_rl.auditing.remedy import clip
 from datasets_rl.ted.keys import Key
 
 
@@ -52,7 +53,7 @@ class ActionsOutsideSpace(Check):
             episodes=tuple(found.tolist()),
             rows=tuple((row, row + 1) for row in rows),
             evidence={"values": int(measures["values"].sum()), "furthest": float(measures["furthest"].max())},
-            remedy=f"-t clip:low={low[0]:g},high={high[0]:g},in_keys=[{name}]"
+            remedy=clip(name, float(low[0]), float(high[0]))
             if same
             else "store the dataset with the space that was used, or drop the episodes",
             key=name,
