@@ -236,6 +236,7 @@ class Data:
         """Return at most 24 x 24 pixels of the images of steps in ascending order, uint8 [K, h, w, c]: see `places`."""
         images = self.steps.take(key, rows).reshape(len(rows), -1)
         grids: NDArray[np.uint8] = np.take(images, self.places(key), axis=1)
+        self.steps.stored.release_pages()
         return grids
 
     def clips(self, key: Key) -> Clips:
