@@ -29,6 +29,9 @@ from datasets_rl.ted.table import EpisodeTable
 
 Model = TypeVar("Model")
 
+DARK, BRIGHT = 8, 250
+"""A value of an image below the first number is dark, and a value above the second number is bright."""
+
 _SAMPLE = 1 << 13
 _CLIPS = 1 << 7
 _CLIP = 1 << 5

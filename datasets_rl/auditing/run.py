@@ -292,7 +292,9 @@ def _measured_part(
 
     def measure(start: int, stop: int) -> dict[str, Measures]:
         block = Block(data, start, stop)
-        measures = {look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks}
+        measures = {
+            look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks
+        }
         data.steps.stored.release_pages()
         return measures
 
