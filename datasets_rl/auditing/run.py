@@ -37,6 +37,7 @@ from datasets_rl.ted.keys import dotted_name
 if TYPE_CHECKING:
     from datasets_rl.auditing.base import Check, Measures
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+    from datasets_rl.datasets.streamed import StreamedExperienceReplay
     from datasets_rl.ted.keys import Key
 
 _NARROW_BYTES = 4 << 20
@@ -48,7 +49,7 @@ _KEEP_AFTER = 2.0
 
 
 def audit(
-    dataset: str | Path | BaseDatasetExperienceReplay,
+    dataset: str | Path | BaseDatasetExperienceReplay | StreamedExperienceReplay,
     *,
     checks: Sequence[str] | None = None,
     root: Path | str | None = None,
@@ -64,7 +65,8 @@ def audit(
         ()
 
     Args:
-        dataset: The id or the folder of a stored dataset, or an open dataset.
+        dataset: The id or the folder of a stored dataset, or an open dataset. The episodes of a stream are stored on the disk
+            during the audit, which compares all of them. A selection of episodes bounds the space.
         checks: Names of the checks to make, by default all.
         root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
         settings: The settings. By default the settings of the environment.
@@ -80,7 +82,11 @@ def audit(
         steps, name = open_steps(dataset, root=root, settings=settings)
         return audit_steps(steps, chosen, name=name, settings=settings)
     from datasets_rl.datasets.acting import step_reader
+    from datasets_rl.datasets.streamed import StreamedExperienceReplay
 
+    if isinstance(dataset, StreamedExperienceReplay):
+        with dataset.stream.written() as stored:
+            return audit_steps(StepReader(stored), chosen, name=dataset.dataset_id, settings=settings)
     steps = step_reader(dataset)
     return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
 
