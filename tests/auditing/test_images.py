@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import clean
 import faults_images
+import peers
 from planting import audited, load_faults
 from stored_data import FLAGS, Trajectory, write_dataset
 from view_data import image_files
@@ -244,7 +245,7 @@ def test_red_is_told_from_blue_where_other_episodes_are_flipped_or_of_another_ca
     faults = ("red_is_blue", "upside_down", "cameras_exchanged")
     recording, episodes = peers.planted("arm", faults)
     named = {
-        check: sorted(finding.episodes[0] for finding in planting.audited(recording, [check]).findings)
+        check: sorted(finding.episodes[0] for finding in audited(recording, [check]).findings)
         for check in ("channels_swapped", "images_flipped", "cameras_swapped")
     }
 
