@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets_rl.auditing import CHECKS
+from datasets_rl.auditing import CHECKS, Conventions, SharedEpisodes
+from datasets_rl.auditing.base import Check
 from datasets_rl.auditing.checks import check_class
 
 PAGE = Path(__file__).parent / "audit.md"
@@ -22,17 +23,18 @@ def updated(text: str) -> str:
     rows = [
         "| check | finds | why it matters | limits |",
         "| --- | --- | --- | --- |",
-        *(_row(name) for name in CHECKS),
+        *(_row(check_class(name)) for name in CHECKS),
+        _row(Conventions),
+        _row(SharedEpisodes),
     ]
     before, rest = text.split(START, 1)
     return f"{before}{START}\n\n" + "\n".join(rows) + f"\n\n{END}{rest.split(END, 1)[1]}"
 
 
-def _row(name: str) -> str:
-    check = check_class(name)
+def _row(check: type[Check | Conventions | SharedEpisodes]) -> str:
     return (
         "| "
-        + " | ".join([f"`{name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits))])
+        + " | ".join([f"`{check.name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits))])
         + " |"
     )
 
