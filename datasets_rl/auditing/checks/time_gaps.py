@@ -69,8 +69,8 @@ class TimeGaps(Check):
                 continue
             for episode in np.flatnonzero(counts).tolist():
                 count = int(counts[episode])
-                extreme, row = ("longest", "row") if kind == "gaps" else ("least", "least_row")
-                step, row = float(measures[extreme][episode]), int(measures[row][episode])
+                extreme, place = ("longest", "row") if kind == "gaps" else ("least", "least_row")
+                step, row = float(measures[extreme][episode]), int(measures[place][episode])
                 begins_again = step < -usual
                 what = (
                     f"{name} has {counted(count, 'gap')} in episode {episode:,}: between the rows {row:,} and {row + 1:,} are {step:g}, "
