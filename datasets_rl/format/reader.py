@@ -64,7 +64,8 @@ class StoredDataset:
         problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
-        self._episodes = map_npy(self.folder / EPISODES_FILE)
+        episodes = self.folder / EPISODES_FILE
+        self._episodes = copy_on_write(episodes, map_npy(episodes))
         for name, file in self.schema.array_files.items():
             if file.listed:
                 self._maps[name] = map_npy(self.folder / name)
@@ -91,14 +92,14 @@ class StoredDataset:
         fields: Mapping[str, Any] = records.dtype.fields or {}
         is_table = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
         try:
-            table = EpisodeTable(np.array(records)) if is_table and records.ndim == 1 else None
+            table = EpisodeTable(records) if is_table and records.ndim == 1 else None
         except InvalidArgumentError as error:
             raise IntegrityError(str(path), [str(error)]) from error
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             expected = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
             actual = table or f"{records.dtype} {list(records.shape)}"
             raise IntegrityError(str(path), [f"the size is {actual}, but the manifest states {expected}"])
-        unknown = int((~table["final_known"]).sum())
+        unknown = len(table) - np.count_nonzero(table["final_known"])
         if unknown != self.manifest.final_unknown:
             # Readers decide by the manifest alone whether batches have the mask, so the two must agree.
             problem = (
