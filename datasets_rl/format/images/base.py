@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.canonical import RowDigests, digest_numbers
 from datasets_rl.ted.episode import EncodedImages, TextStates
 from datasets_rl.ted.keys import dotted_name
 
@@ -236,6 +237,10 @@ class FieldWriter:
         """Return memory for the values of this many rows, to which slices of `stored_values` are assigned."""
         dtype, shape = self.form.item
         return np.zeros((capacity, *shape), dtype)
+
+    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
+        """Return the digests of the first values of a buffer, [n, 2], and which of them are fine, as `digest_numbers` does."""
+        return digest_numbers(buffer[:count])
 
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
         """Write the first values of a buffer, which is then filled again, to the files of the steps or of the final states.

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, IntegrityError, InvalidArgumentError
+from datasets_rl.fingerprints.canonical import RowDigests, digest_bytes
 from datasets_rl.format.images.base import FieldWriter, Form, Items, WholeFile
 from datasets_rl.format.images.columns import PixelsOnAccess, SeparateImageColumn
 from datasets_rl.format.images.separate import SeparateForm, SeparateWriter, ends_of
@@ -108,6 +109,10 @@ class CompressedWriter(SeparateWriter):
         return CompressedBuffer(self.form.column.shape, capacity, self._dictionary)
 
     @override
+    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
+        return buffer.digests(count), np.ones(count, np.bool_)
+
+    @override
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
         patched = () if final or not self.form.column.shared else deferred
         data, ends = buffer.joined(count, patched)
@@ -180,6 +185,17 @@ class CompressedBuffer:
         return np.concatenate([no_ends.astype(np.uint8), *(data for data, _ in pieces)]), np.concatenate(
             [no_ends, *ends]
         )
+
+    def digests(self, count: int) -> RowDigests:
+        """Return the digests of the pixels of the first `count` images, [n, 2]."""
+        digests = np.zeros((count, 2), np.uint64)
+        stop = 0
+        for start, images in self._runs:
+            digests[stop:start] = digest_bytes(self._pixels[stop:start])
+            stop = start + len(images)
+            digests[start:stop] = digest_bytes(np.asarray(images))
+        digests[stop:] = digest_bytes(self._pixels[stop:count])
+        return digests
 
     def clear(self) -> None:
         """Remove all images."""

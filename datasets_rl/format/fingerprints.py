@@ -1,0 +1,217 @@
+"""Fingerprints of the episodes of a version: while it is written, and again from its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.fingerprints.canonical import RowDigests, digest_numbers, digest_texts
+from datasets_rl.fingerprints.fingerprint import (
+    FINGERPRINTS_FILE,
+    SKETCHES_FILE,
+    FieldRows,
+    Fingerprinter,
+    Fingerprints,
+    fingerprint_dtype,
+)
+from datasets_rl.fingerprints.sketch import SKETCH, SKETCH_SIZE
+from datasets_rl.format.images.base import ArrayFile, FieldWriter
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+
+if TYPE_CHECKING:
+    from datasets_rl.format.reader import StoredDataset
+    from datasets_rl.format.schema import Field, Schema
+
+_BLOCK_BYTES = 4 << 20
+_MAX_BLOCK = 1 << 16
+_COMPUTED = frozenset({NEXT_DONE, EPISODE})
+Texts = Callable[[Key], Sequence[str]]
+"""Function of the key of a text field that returns its vocabulary."""
+
+
+def fingerprint_files(names: Sequence[str]) -> list[ArrayFile]:
+    """Return the files with the fingerprints of the episodes, given the dotted keys of the stored fields."""
+    return [
+        ArrayFile(FINGERPRINTS_FILE, fingerprint_dtype(names), (), "episode"),
+        ArrayFile(SKETCHES_FILE, SKETCH, (SKETCH_SIZE,), "episode"),
+    ]
+
+
+def fingerprinted(schema: Schema) -> list[Field]:
+    """Return the fields that fingerprints cover: all fields but those that follow from others."""
+    return [field for field in schema if field.key not in _COMPUTED]
+
+
+class FingerprintWriter:
+    """Fingerprints of episodes that are being written.
+
+    Args:
+        schema: The fields.
+        writers: The writers of the fields.
+        texts: Returns the texts of a text field so far. Texts are only ever added.
+    """
+
+    def __init__(self, schema: Schema, writers: Mapping[Key, FieldWriter], texts: Texts) -> None:
+        self._fields = fingerprinted(schema)
+        self._writers = writers
+        self._texts = _TextDigests(texts)
+        self._open = Fingerprinter(_sizes(self._fields))
+
+    def add(
+        self,
+        columns: Mapping[Key, Any],
+        final_states: Mapping[Key, Any],
+        runs: Sequence[tuple[int, int]],
+        ends: Sequence[int],
+    ) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """Add rows, and return the records and the sketches of the episodes that end, [m] and [m, K].
+
+        Args:
+            columns: The buffer of each field.
+            final_states: The buffer of each shared field for the m final states.
+            runs: Start and length of each run of rows of an episode.
+            ends: The last row of each episode that ends.
+        """
+        starts = np.array([start for start, _ in runs], np.int64)
+        stops = starts + np.array([length for _, length in runs], np.int64)
+        count = int(stops[-1])
+        rows = {field.name: self._rows(field, columns[field.key], count) for field in self._fields}
+        finals = {
+            field.name: self._rows(field, final_states[field.key], len(ends)).digests
+            for field in self._fields
+            if field.shared
+        }
+        return self._open.add(rows, finals, starts, stops, np.isin(stops - 1, ends))
+
+    def forget(self) -> None:
+        """Forget the rows of the open episode, whose fingerprint is computed from the files."""
+        self._open.forget()
+
+    def _rows(self, field: Field, buffer: Any, count: int) -> FieldRows:
+        if field.text:
+            return self._texts.rows(field.key, buffer[:count])
+        digests, fine = self._writers[field.key].digests(buffer, count)
+        return FieldRows(digests, fine, buffer[:count] if _size(field) else None)
+
+
+class _TextDigests:
+    """Digests of the texts of vocabularies that grow."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._vocabulary = texts
+        self._digests: dict[Key, RowDigests] = {}
+
+    def rows(self, key: Key, codes: NDArray[Any]) -> FieldRows:
+        known = self._digests.get(key, np.empty((0, 2), np.uint64))
+        if codes.size and codes.max() >= len(known):
+            known = np.concatenate([known, digest_texts(self._vocabulary(key)[len(known) :])])
+            self._digests[key] = known
+        return FieldRows(known[codes], np.ones(len(codes), np.bool_))
+
+
+def computed_fingerprints(
+    stored: StoredDataset, episodes: NDArray[np.int64] | None = None
+) -> Iterator[tuple[int, Fingerprints]]:
+    """Compute the fingerprints of episodes from the files of a version.
+
+    Args:
+        stored: The version.
+        episodes: The episodes, ascending, [m]. By default all.
+
+    Yields:
+        The number of an episode, and the fingerprints of consecutive episodes from this one on.
+    """
+    table = stored.episodes
+    numbers = np.arange(len(table)) if episodes is None else episodes
+    fields = fingerprinted(stored.schema)
+    texts = _TextDigests(stored.texts)
+    step_bytes = sum(8 * math.prod(field.shape) if not field.wide else field.step_bytes for field in fields)
+    block = max(1, min(_MAX_BLOCK, _BLOCK_BYTES // step_bytes))
+    open_episodes = Fingerprinter(_sizes(fields))
+    for first, last in _runs(table.starts, table.stops, numbers, block):
+        for start in range(int(table.starts[first]), int(table.stops[last]), block):
+            stop = min(start + block, int(table.stops[last]))
+            begin, end = table.episode_of(np.array([start, stop - 1])).tolist()
+            inside = np.arange(begin, end + 1)
+            starts, stops = table.starts[inside].clip(start) - start, table.stops[inside].clip(max=stop) - start
+            ended = table.stops[inside] <= stop
+            rows = {field.name: _stored_rows(stored, field, start, stop, texts) for field in fields}
+            finals = {
+                field.name: _final_digests(stored, field, inside[ended], texts) for field in fields if field.shared
+            }
+            records, sketches = open_episodes.add(rows, finals, starts, stops, ended)
+            if ended.any():
+                yield (
+                    int(inside[ended][0]),
+                    Fingerprints(records, sketches, table.lengths[inside[ended]], table["final_known"][inside[ended]]),
+                )
+
+
+def fingerprint_problems(stored: StoredDataset) -> Iterator[str]:
+    """Compute the fingerprints of a version again, and yield a problem for each field whose stored fingerprints differ."""
+    stated = stored.fingerprints
+    wrong: dict[str, list[int]] = {}
+    for first, computed in computed_fingerprints(stored):
+        part = slice(first, first + len(computed))
+        differ = {name: computed.records[name] != stated.records[name][part] for name in computed.names}
+        differ["the sketch"] = (computed.sketches != stated.sketches[part]).any(axis=1)
+        for name, episodes in differ.items():
+            wrong.setdefault(name, []).extend((first + np.flatnonzero(episodes)).tolist())
+    for name, episodes_of in wrong.items():
+        if episodes_of:
+            yield (
+                f"the fingerprint of {name} in episode {episodes_of[0]:,} is not that of its values "
+                f"({len(episodes_of):,} such episodes)"
+            )
+
+
+def _size(field: Field) -> int:
+    """Return the number of elements of a field of numbers in rows.npy, and 0 for any other field."""
+    return 0 if field.wide or field.text or field.dtype.kind == "b" else math.prod(field.shape)
+
+
+def _sizes(fields: Sequence[Field]) -> dict[str, int]:
+    return {field.name: _size(field) for field in fields}
+
+
+def _runs(
+    starts: NDArray[np.int64], stops: NDArray[np.int64], numbers: NDArray[np.int64], rows: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of consecutive episodes that are read together, of about this number of rows."""
+    at = 0
+    while at < len(numbers):
+        last = at
+        while (
+            last + 1 < len(numbers)
+            and numbers[last + 1] == numbers[last] + 1
+            and stops[numbers[last + 1]] - starts[numbers[at]] <= rows
+        ):
+            last += 1
+        yield int(numbers[at]), int(numbers[last])
+        at = last + 1
+
+
+def _stored_rows(stored: StoredDataset, field: Field, start: int, stop: int, texts: _TextDigests) -> FieldRows:
+    items = stored.items(field.key)
+    if not isinstance(items, np.ndarray):
+        return FieldRows(items.digests(start, stop), np.ones(stop - start, np.bool_))
+    if field.text:
+        return texts.rows(field.key, items[start:stop])
+    values = items[start:stop]
+    return FieldRows(*digest_numbers(values), values if _size(field) else None)
+
+
+def _final_digests(stored: StoredDataset, field: Field, episodes: NDArray[np.int64], texts: _TextDigests) -> RowDigests:
+    if not len(episodes):
+        return np.empty((0, 2), np.uint64)
+    start, stop = int(episodes[0]), int(episodes[-1]) + 1
+    items = stored.final_states(field.key)
+    if not isinstance(items, np.ndarray):
+        return items.digests(start, stop)
+    if field.text:
+        return texts.rows(field.key, items[start:stop]).digests
+    return digest_numbers(items[start:stop])[0]
