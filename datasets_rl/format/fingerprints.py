@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +21,15 @@ from datasets_rl.fingerprints.fingerprint import (
     fingerprint_dtype,
 )
 from datasets_rl.fingerprints.sketch import SKETCH, SKETCH_SIZE
-from datasets_rl.format.images.base import ArrayFile, FieldWriter
+from datasets_rl.format.images.base import ArrayFile, CopiedRows, FieldWriter
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
+from datasets_rl.ted.table import EPISODE_DTYPE
 
 if TYPE_CHECKING:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.format.schema import Field, Schema
 
+EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 4 << 20
 _MAX_BLOCK = 1 << 16
 _COMPUTED = frozenset({NEXT_DONE, EPISODE})
@@ -60,6 +64,7 @@ class FingerprintWriter:
         self._writers = writers
         self._texts = _TextDigests(texts)
         self._open = Fingerprinter(_sizes(self._fields))
+        self._origins = {field.name: _Origins() for field in self._fields if field.compressed}
 
     def add(
         self,
@@ -67,8 +72,11 @@ class FingerprintWriter:
         final_states: Mapping[Key, Any],
         runs: Sequence[tuple[int, int]],
         ends: Sequence[int],
-    ) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    ) -> tuple[NDArray[np.void], NDArray[np.void], NDArray[np.bool_]]:
         """Add rows, and return the records and the sketches of the episodes that end, [m] and [m, K].
+
+        The last result is which of the fingerprints have to be computed from the files, [m]: those of parts of episodes whose compressed
+        images are copied. If whole episodes are copied, so are the digests of the images.
 
         Args:
             columns: The buffer of each field.
@@ -85,17 +93,124 @@ class FingerprintWriter:
             for field in self._fields
             if field.shared
         }
-        return self._open.add(rows, finals, starts, stops, np.isin(stops - 1, ends))
+        ended = np.isin(stops - 1, ends)
+        records, sketches = self._open.add(rows, finals, starts, stops, ended)
+        missing = np.zeros(len(records), np.bool_)
+        for field in self._fields:
+            if field.compressed:
+                writer = self._writers[field.key]
+                final = writer.copied(final_states[field.key]) if field.shared else ()
+                origins = self._origins[field.name].add(writer.copied(columns[field.key]), final, starts, stops, ended)
+                for number, origin in enumerate(origins):
+                    missing[number] |= not origin.complete(records[field.name][number : number + 1])
+        return records, sketches, missing
 
     def forget(self) -> None:
         """Forget the rows of the open episode, whose fingerprint is computed from the files."""
         self._open.forget()
+        for origins in self._origins.values():
+            origins.forget()
 
     def _rows(self, field: Field, buffer: Any, count: int) -> FieldRows:
         if field.text:
             return self._texts.rows(field.key, buffer[:count])
         digests, fine = self._writers[field.key].digests(buffer, count)
         return FieldRows(digests, fine, buffer[:count] if _size(field) else None)
+
+
+class _Origin:
+    """The episode of a dataset that has all images of an episode here, as far as they are copied as bytes."""
+
+    def __init__(self) -> None:
+        self._file: Path | None = None
+        self._first = self._count = 0
+        self._copied: bool | None = None
+        self._final: tuple[Path, int] | None = None
+
+    def extend(self, file: Path | None, numbers: NDArray[np.int64], count: int) -> None:
+        """Add rows: copied ones, or rows of pixels."""
+        copied = file is not None
+        if self._copied is None:
+            self._file, self._copied = file, copied
+            self._first = int(numbers[0]) if copied else 0
+        expected = np.arange(count) + (self._first + self._count)
+        if copied != self._copied or file != self._file or (copied and not np.array_equal(numbers, expected)):
+            self._file, self._first, self._copied = None, -1, True  # no episode
+        self._count += count
+
+    def end(self, file: Path, episode: int) -> None:
+        """Set the copied final state."""
+        self._final = file, episode
+
+    def complete(self, record: NDArray[np.void]) -> bool:
+        """Copy the digests of copied images to the record of a field, [1]. Return whether all are known."""
+        if not self._copied and self._final is None:
+            return True
+        if not self._copied or self._file is None or self._first < 0:
+            return False
+        folder, name = self._file.parent, self._file.name.removesuffix(".npy")
+        table, records = _tables(folder)
+        episode = int(np.searchsorted(table["start"], self._first))
+        if episode >= len(table) or table[episode]["start"] != self._first or table[episode]["length"] != self._count:
+            return False
+        if name not in (records.dtype.names or ()):
+            return False
+        source = records[name][episode]
+        for part in ("digest", "bits", "rows"):
+            record[part] = source[part]
+        if self._final is not None:
+            if self._final != (folder / f"final.{name}.npy", episode):
+                return False
+            record["final"] = source["final"]
+        return True
+
+
+@lru_cache(maxsize=16)
+def _tables(folder: Path) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Return the episode table and the fingerprints of a version, which never changes. Both are empty if they cannot be read."""
+    try:
+        return np.load(folder / EPISODES_FILE), np.load(folder / FINGERPRINTS_FILE)
+    except (OSError, ValueError):
+        return np.zeros(0, EPISODE_DTYPE), np.zeros(0, fingerprint_dtype(()))
+
+
+class _Origins:
+    """The origins of the images of a field, in the order of the rows."""
+
+    def __init__(self) -> None:
+        self._open = _Origin()
+
+    def forget(self) -> None:
+        self._open = _Origin()
+
+    def add(
+        self,
+        copied: Sequence[CopiedRows],
+        final: Sequence[CopiedRows],
+        starts: NDArray[np.int64],
+        stops: NDArray[np.int64],
+        ended: NDArray[np.bool_],
+    ) -> list[_Origin]:
+        """Add rows, and return the origins of the episodes that end, [m]. The arguments are those of `Fingerprinter.add`."""
+        complete = []
+        for start, stop, ends in zip(starts.tolist(), stops.tolist(), ended.tolist(), strict=True):
+            at = start
+            for rows in copied:
+                first, last = max(rows.start, at), min(rows.start + len(rows.numbers), stop)
+                if first < last:
+                    if at < first:
+                        self._open.extend(None, rows.numbers[:0], first - at)
+                    self._open.extend(rows.file, rows.numbers[first - rows.start : last - rows.start], last - first)
+                    at = last
+            if at < stop:
+                self._open.extend(None, np.empty(0, np.int64), stop - at)
+            if ends:
+                complete.append(self._open)
+                self._open = _Origin()
+        for rows in final:
+            for number, episode in enumerate(rows.numbers.tolist()):
+                complete[rows.start + number].end(rows.file, episode)
+        return complete
 
 
 class _TextDigests:

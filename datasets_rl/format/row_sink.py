@@ -229,9 +229,14 @@ class RowSink:
             for name in (FINGERPRINTS_FILE, SKETCHES_FILE):
                 self.streams[name].append(np.zeros((batch.ended, *files[name].shape), files[name].dtype))
             return
-        records, sketches = self._fingerprints.add(
+        records, sketches, missing = self._fingerprints.add(
             batch.rows.columns, batch.final_states.columns, batch.extents, batch.ends
         )
+        if missing.any():
+            last_rows, ends = [start + length - 1 for start, length in batch.extents], {*batch.ends}
+            runs = zip(batch.extent_episodes, last_rows, strict=True)
+            ended = [episode for episode, last in runs if last in ends]
+            self.stale |= {ended[number] for number in np.flatnonzero(missing).tolist()}
         self.streams[FINGERPRINTS_FILE].append(records)
         self.streams[SKETCHES_FILE].append(sketches)
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.fingerprints import EPISODES_FILE as EPISODES_FILE
 from datasets_rl.format.fingerprints import fingerprint_files, fingerprinted
 from datasets_rl.format.images import FORMS, form_class
 from datasets_rl.format.images.base import ArrayFile, Form, ImageForm, WholeFile
@@ -45,7 +46,6 @@ from datasets_rl.ted.rewards import reward_dtype
 
 ROWS_FILE = "rows.npy"
 FINAL_FILE = "final.npy"
-EPISODES_FILE = "episodes.npy"
 DATA_SUFFIXES = (".npy", ".texts.json", ".dictionary", ".videos.json", ".mp4")
 """Ends of the names of all files of the fields."""
 WIDE_BYTES = 4096  # measured: format/FORMAT.md, "Where wide fields begin"
