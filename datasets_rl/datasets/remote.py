@@ -34,9 +34,10 @@ from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FIL
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
 from datasets_rl.format.current import version_named
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_bytes
+from datasets_rl.format.episode_log import EPISODES_FILE
 from datasets_rl.format.manifest import StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
-from datasets_rl.format.schema import EPISODES_FILE, ROWS_FILE
+from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.read.npy import read_header
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, select_episodes

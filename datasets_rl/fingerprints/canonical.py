@@ -30,10 +30,8 @@ RowDigests = NDArray[np.uint64]
 
 PACKED = 64
 """The least number of elements of a row that are hashed as bytes if all of them are integers from 0 to 255."""
-_WIDE_INTEGER = np.uint64(0x6A09E667F3BCC909)
 _EXACT = 1 << 53
 _BYTE = 255
-_BLOCK_BYTES = 1 << 20
 
 
 def digest_numbers(values: NDArray[Any]) -> tuple[RowDigests, NDArray[np.bool_]]:
@@ -47,17 +45,20 @@ def digest_numbers(values: NDArray[Any]) -> tuple[RowDigests, NDArray[np.bool_]]
     Returns:
         The digests, [n, 2], and which rows are fine, bool [n].
     """
-    from datasets_rl.fingerprints.loops import digest_words  # deferred: it loads numba
+    from datasets_rl.fingerprints.loops import digest_float32, digest_float64  # deferred: it loads numba
 
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
     digests, fine = np.empty((len(rows), 2), np.uint64), np.ones(len(rows), np.bool_)
     packed = _are_bytes(rows)
     if packed.all():
         return (digest_bytes(rows.astype(np.uint8, copy=False)), fine) if len(rows) else (digests, fine)
-    block = max(1, _BLOCK_BYTES // (8 * rows.shape[1]))
-    for start in range(0, len(rows), block):
-        span = slice(start, start + block)
-        digest_words(_float_words(rows[span]), digests[span], fine[span])
+    if rows.dtype == np.float32:
+        digest_float32(np.ascontiguousarray(rows), digests, fine)
+    elif rows.dtype == np.float64:
+        digest_float64(np.ascontiguousarray(rows), digests, fine)
+    else:
+        digest_float64(rows.astype(np.float64, order="C"), digests, fine)
+        _digest_wide_integers(rows, digests)
     if packed.any():
         digests[packed] = digest_bytes(rows[packed].astype(np.uint8))
         fine[packed] = True
@@ -103,14 +104,11 @@ def _are_bytes(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return fits
 
 
-def _float_words(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the bits of rows of numbers as float64, [n, D]. The loop makes -0.0 and NaN canonical."""
-    floats = rows.astype(np.float64, order="C")
-    words = floats.view(np.uint64)
-    if rows.dtype.kind in "iu" and rows.dtype.itemsize == 8:  # there are wider integers than float64 has
-        wide = (rows > _EXACT) | (rows < -_EXACT)
-        if wide.any():
-            within = np.abs(floats) < 2.0**63
-            inexact = wide & ~(within & (np.where(within, floats, 0).astype(np.int64) == rows))
-            words[inexact] = np.ascontiguousarray(rows).view(np.uint64)[inexact] ^ _WIDE_INTEGER
-    return words
+def _digest_wide_integers(rows: NDArray[Any], digests: RowDigests) -> None:
+    """Replace the digests of rows with an integer that float64 does not have by the digests of their 64-bit integers."""
+    if rows.dtype.kind not in "iu" or rows.dtype.itemsize < np.dtype(np.int64).itemsize:
+        return
+    wide = ((rows > _EXACT) | (rows < -_EXACT)).any(axis=1)
+    for row in np.flatnonzero(wide).tolist():
+        if any(int(float(value)) != value for value in rows[row].tolist()):
+            digests[row] = digest_bytes(np.ascontiguousarray(rows[row : row + 1], "<i8").view(np.uint8))

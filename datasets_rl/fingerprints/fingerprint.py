@@ -11,6 +11,7 @@ follow a script is equal to others that were not copied, so `bits` says how much
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,24 +105,25 @@ class FieldRows:
     fine: NDArray[np.bool_]
     """Rows that hardly equal others by chance, [n]."""
     numbers: NDArray[Any] | None = None
-    """The values, [n, ...], of a field of numbers that sketches use, otherwise None."""
+    """The values, [n, ...], of a field of numbers in rows.npy, otherwise None."""
 
 
 class Fingerprinter:
     """Computes the fingerprints of episodes from their rows, in order. An episode may come in several calls.
 
     Args:
-        sizes: Number of elements of a step of each field, by dotted key: 0 for a field that is no small vector of numbers.
+        sizes: Number of elements of a step of each field of floats, by dotted key, 0 for a field of other values, and for images.
+        windows: The greatest number of windows of a sketch.
     """
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], windows: int = SKETCH_SIZE) -> None:
         from datasets_rl.fingerprints.loops import STATE  # deferred: it loads numba
 
         self.dtype = fingerprint_dtype([*sizes])
         self._sizes = sizes
         self._states = {name: np.zeros(STATE, np.uint64) for name in sizes}
         self._last = {name: np.zeros(2) for name in sizes}
-        self._sketcher = Sketcher(sizes)
+        self._sketcher = Sketcher(sizes, windows)
 
     def add(
         self,
@@ -146,7 +148,7 @@ class Fingerprinter:
         digests, counts = np.zeros((len(starts), 2), np.uint64), np.zeros((len(starts), 2), np.uint32)
         for name, field in rows.items():
             scalars = np.empty(0)
-            if self._sizes[name] == 1 and field.numbers is not None:
+            if field.numbers is not None and math.prod(field.numbers.shape[1:]) == 1:
                 scalars = field.numbers.reshape(-1).astype(np.float64)
             state, last = self._states[name], self._last[name]
             fold_rows(field.digests, field.fine, scalars, starts, stops, ended, state, last, digests, counts)
@@ -155,7 +157,8 @@ class Fingerprinter:
             if name in finals:
                 record["final"] = finals[name]
         numbers = {name: field.numbers for name, field in rows.items() if field.numbers is not None}
-        return records, self._sketcher.add(numbers, starts, stops, ended)
+        digests_of = {name: field.digests for name, field in rows.items()}
+        return records, self._sketcher.add(digests_of, numbers, starts, stops, ended)
 
     def forget(self) -> None:
         """Forget the open episode: the next row begins an episode, or rows of which the fingerprint is computed later."""

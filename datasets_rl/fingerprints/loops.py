@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import int64, njit, uint64
+from numba import float64, int64, njit, uint64
 from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -52,43 +52,58 @@ def _mixed(word: Any) -> Any:
 
 @njit(inline="always")
 def _spread(word: Any, number: Any) -> Any:
+    """Return the mixed bits of a word at a place of its row. Instructions for several words at once do this."""
     word = (word ^ (word >> uint64(32))) + number * _GOLDEN
     word = (word ^ (word >> uint64(29))) * _FIRST
     return word ^ (word >> uint64(32))
 
 
-@compile_for("void(uint64[:, ::1], uint64[:, :], boolean[:])")
-def digest_words(words: NDArray[np.uint64], digests: NDArray[np.uint64], fine: NDArray[np.bool_]) -> None:
+@intrinsic
+def _bits_of(typing_context: Any, value: Any) -> Any:
+    """Return the bits of a float64."""
+    del typing_context, value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.uint64(types.float64), generate
+
+
+@njit(inline="always")
+def _canonical(value: Any) -> Any:
+    """Return the bits of a number, the same for 0.0 and -0.0, and for every NaN."""
+    return _bits_of(np.nan if np.isnan(value) else value + 0.0)
+
+
+def _digest_rows(values: NDArray[Any], digests: NDArray[np.uint64], fine: NDArray[np.bool_]) -> None:
     """Compute the digests of rows of numbers.
 
     Args:
-        words: The bits of the numbers as float64, [n, D].
+        values: The numbers, [n, D].
         digests: The digests are written here, [n, 2].
         fine: Whether a row has a number that is no multiple of 1/1024 is written here, [n].
     """
-    count, size = words.shape
-    values = words.view(np.float64)
+    count, size = values.shape
     for row in range(count):
-        first, second = uint64(0), uint64(0)
-        is_fine = False
+        first, second = uint64(size), uint64(size)
         for number in range(size):
-            word = words[row, number]
-            magnitude = word & ~_SIGN
-            if magnitude > _INFINITY:
-                word = _NAN
-            elif magnitude == uint64(0):
-                word = uint64(0)
-            word = _spread(word, uint64(number + 1))
+            word = _spread(_canonical(float64(values[row, number])), uint64(number + 1))
             first += word
             second += (word * _SECOND) ^ (word >> uint64(23))
+        digests[row, 0] = _mixed(first)
+        digests[row, 1] = _mixed(second)
+        is_fine = False
         for number in range(size):
-            scaled = values[row, number] * 1024.0
+            scaled = float64(values[row, number]) * 1024.0
             if scaled != np.floor(scaled):
                 is_fine = True
                 break
-        digests[row, 0] = _mixed(first + uint64(size))
-        digests[row, 1] = _mixed(second ^ uint64(size))
         fine[row] = is_fine
+
+
+digest_float32 = compile_for("void(float32[:, ::1], uint64[:, ::1], boolean[::1])")(_digest_rows)
+digest_float64 = compile_for("void(float64[:, ::1], uint64[:, ::1], boolean[::1])")(_digest_rows)
 
 
 @compile_for(numba.void(_BYTES, _ENDS, _PAIRS))
@@ -106,20 +121,18 @@ def digest_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], digests: NDAr
         if size <= 0:
             continue
         whole = size // 8
-        first, second = uint64(0), uint64(0)
+        first, second = _GOLDEN * uint64(size), uint64(size)
         for number in range(whole):
             word = _spread(_word_at(data, start + 8 * number), uint64(number + 1))
             first += word
             second += (word * _SECOND) ^ (word >> uint64(23))
-        if size % 8:
-            last = uint64(0)
-            for number in range(size % 8):
-                last |= uint64(data[start + 8 * whole + number]) << uint64(8 * number)
-            word = _spread(last, uint64(whole + 1))
-            first += word
-            second += (word * _SECOND) ^ (word >> uint64(23))
-        digests[row, 0] = _mixed(first + _GOLDEN * uint64(size))
-        digests[row, 1] = _mixed(second ^ (_GOLDEN * uint64(size)))
+        last = uint64(0)
+        for number in range(size % 8):
+            last |= uint64(data[start + 8 * whole + number]) << uint64(8 * number)
+        word = _spread(last, uint64(whole + 1))
+        first += word
+        second += (word * _SECOND) ^ (word >> uint64(23))
+        digests[row, 0], digests[row, 1] = _mixed(first), _mixed(second)
         start = ends[row]
 
 

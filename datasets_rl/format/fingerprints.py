@@ -21,6 +21,7 @@ from datasets_rl.fingerprints.fingerprint import (
     fingerprint_dtype,
 )
 from datasets_rl.fingerprints.sketch import SKETCH, SKETCH_SIZE
+from datasets_rl.format.episode_log import EPISODES_FILE
 from datasets_rl.format.images.base import ArrayFile, CopiedRows, FieldWriter
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE, Key
 from datasets_rl.ted.table import EPISODE_DTYPE
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.format.schema import Field, Schema
 
-EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 4 << 20
 _MAX_BLOCK = 1 << 16
 _COMPUTED = frozenset({NEXT_DONE, EPISODE})
@@ -115,7 +115,7 @@ class FingerprintWriter:
         if field.text:
             return self._texts.rows(field.key, buffer[:count])
         digests, fine = self._writers[field.key].digests(buffer, count)
-        return FieldRows(digests, fine, buffer[:count] if _size(field) else None)
+        return FieldRows(digests, fine, buffer[:count] if _has_numbers(field) else None)
 
 
 class _Origin:
@@ -284,13 +284,14 @@ def fingerprint_problems(stored: StoredDataset) -> Iterator[str]:
             )
 
 
-def _size(field: Field) -> int:
-    """Return the number of elements of a field of numbers in rows.npy, and 0 for any other field."""
-    return 0 if field.wide or field.text or field.dtype.kind == "b" else math.prod(field.shape)
+def _has_numbers(field: Field) -> bool:
+    return not (field.wide or field.text)
 
 
 def _sizes(fields: Sequence[Field]) -> dict[str, int]:
-    return {field.name: _size(field) for field in fields}
+    return {
+        field.name: math.prod(field.shape) if _has_numbers(field) and field.dtype.kind == "f" else 0 for field in fields
+    }
 
 
 def _runs(
@@ -317,7 +318,7 @@ def _stored_rows(stored: StoredDataset, field: Field, start: int, stop: int, tex
     if field.text:
         return texts.rows(field.key, items[start:stop])
     values = items[start:stop]
-    return FieldRows(*digest_numbers(values), values if _size(field) else None)
+    return FieldRows(*digest_numbers(values), values if _has_numbers(field) else None)
 
 
 def _final_digests(stored: StoredDataset, field: Field, episodes: NDArray[np.int64], texts: _TextDigests) -> RowDigests:

@@ -17,11 +17,12 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
 from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE, Fingerprints
 from datasets_rl.format.current import in_current_version
+from datasets_rl.format.episode_log import EPISODES_FILE
 from datasets_rl.format.images.base import Items
 from datasets_rl.format.images.compressed import dictionary_file, read_dictionary
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
-from datasets_rl.format.schema import EPISODES_FILE, ROWS_FILE, Field, Schema
+from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after

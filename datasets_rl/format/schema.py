@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.fingerprints import EPISODES_FILE as EPISODES_FILE
 from datasets_rl.format.fingerprints import fingerprint_files, fingerprinted
 from datasets_rl.format.images import FORMS, form_class
 from datasets_rl.format.images.base import ArrayFile, Form, ImageForm, WholeFile

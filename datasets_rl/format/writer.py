@@ -15,14 +15,14 @@ from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE
 from datasets_rl.format.digests import range_digests, stored_file, write_digests
-from datasets_rl.format.episode_log import EpisodeLog
+from datasets_rl.format.episode_log import EPISODES_FILE, EpisodeLog
 from datasets_rl.format.fingerprints import computed_fingerprints
 from datasets_rl.format.images.base import FieldWriter, Renumber
 from datasets_rl.format.manifest import Manifest, StoredFile, missing_field_problems
 from datasets_rl.format.npy import NpyStream, open_npy, take_fields
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.row_sink import Chunk, RowSink
-from datasets_rl.format.schema import EPISODES_FILE, ROWS_FILE, Column, Schema
+from datasets_rl.format.schema import ROWS_FILE, Column, Schema
 from datasets_rl.format.spikes import spikes
 from datasets_rl.format.statistics import episode_statistics, field_quantiles
 from datasets_rl.progress import Report
