@@ -229,13 +229,14 @@ class _TextDigests:
 
 
 def computed_fingerprints(
-    stored: StoredDataset, episodes: NDArray[np.int64] | None = None
+    stored: StoredDataset, episodes: NDArray[np.int64] | None = None, *, windows: int = SKETCH_SIZE
 ) -> Iterator[tuple[int, Fingerprints]]:
     """Compute the fingerprints of episodes from the files of a version.
 
     Args:
         stored: The version.
         episodes: The episodes, ascending, [m]. By default all.
+        windows: The greatest number of windows of a sketch.
 
     Yields:
         The number of an episode, and the fingerprints of consecutive episodes from this one on.
@@ -246,7 +247,7 @@ def computed_fingerprints(
     texts = _TextDigests(stored.texts)
     step_bytes = sum(8 * math.prod(field.shape) if not field.wide else field.step_bytes for field in fields)
     block = max(1, min(_MAX_BLOCK, _BLOCK_BYTES // step_bytes))
-    open_episodes = Fingerprinter(_sizes(fields))
+    open_episodes = Fingerprinter(_sizes(fields), windows)
     for first, last in _runs(table.starts, table.stops, numbers, block):
         for start in range(int(table.starts[first]), int(table.stops[last]), block):
             stop = min(start + block, int(table.stops[last]))
