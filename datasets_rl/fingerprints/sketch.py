@@ -24,7 +24,10 @@ SKETCH = np.dtype([("hash", "<u4"), ("step", "<u4")])
 """A window of an episode: the hash of its shape, and the step in its middle."""
 SKETCH_SIZE = 64
 """Number of windows of a sketch: those with the smallest hashes, in ascending order. A sketch of fewer windows ends with zeros."""
-_HASH = np.uint64(32)
+_HASH, _STEP = np.uint64(32), np.uint64(0xFFFFFFFF)
+_BLOCK = 4096
+_TAIL = 16
+"""Steps before the next one that windows may have."""
 
 
 class Sketcher:
@@ -36,10 +39,24 @@ class Sketcher:
     """
 
     def __init__(self, sizes: Mapping[str, int], capacity: int = SKETCH_SIZE) -> None:
-        self._tails = {name: np.empty((size, 0)) for name, size in sizes.items() if size}
-        self._grams = {name: np.zeros(2, np.uint64) for name, size in sizes.items() if not size}
+        from datasets_rl.fingerprints.sketch_loops import ELEMENTS, GROUP  # deferred: it loads numba
+
+        self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size}
+        self._others = [name for name, size in sizes.items() if not size]
+        counts = [*self._floats.values()]
+        offsets = np.cumsum([0, *counts])
+        spans = [
+            (offset + first, min(GROUP, count - first))
+            for offset, count in zip(offsets.tolist(), counts, strict=False)
+            for first in range(0, count, GROUP)
+        ]
+        self._anchors = np.array([first for first, _ in spans], np.int64)
+        self._firsts = np.tile(self._anchors, 2)
+        self._groups = np.tile(np.array([count for _, count in spans], np.int64), 2)
+        self._tail = np.empty((int(offsets[-1]), 0))
+        self._grams = np.zeros((len(self._others), 2), np.uint64)
         self._kept = np.zeros(capacity, np.uint64)
-        self._count = self._steps = 0
+        self._state = np.zeros(2, np.int64)
 
     def add(
         self,
@@ -53,44 +70,68 @@ class Sketcher:
 
         Args:
             digests: Digests of the rows of each field, [n, 2].
-            numbers: Values of each field with shapes, [n, ...].
+            numbers: Values of each field of floats, [n, ...].
             starts: As in `Fingerprinter.add`.
             stops: As in `Fingerprinter.add`.
             ended: As in `Fingerprinter.add`.
         """
-        from datasets_rl.fingerprints.sketch_loops import ELEMENTS, SPAN, keep_rows, keep_shapes
+        from datasets_rl.fingerprints.sketch_loops import sketch_rows
 
-        floats = {
-            name: numbers[name].reshape(len(numbers[name]), -1)[:, :ELEMENTS].T.astype(np.float64, order="C")
-            for name in self._tails
-        }
-        sketches = []
-        for start, stop, ends in zip(starts.tolist(), stops.tolist(), ended.tolist(), strict=True):
-            for name, tail in self._tails.items():
-                length = tail.shape[1]
-                rows = floats[name][:, start:stop]
-                values = np.concatenate([tail[: len(rows)], rows], axis=1)
-                first, step = max(SPAN, length - SPAN), self._steps - length
-                self._count = keep_shapes(values, first, step, self._kept, self._count)
-                self._tails[name] = values[:, :0] if ends else values[:, -2 * SPAN :]
-            for name, gram in self._grams.items():
-                self._count = keep_rows(digests[name][start:stop], gram, self._steps, self._kept, self._count)
-            self._steps += stop - start
-            if ends:
-                sketches.append(self._sketch())
-                self.forget()
-        return np.stack(sketches) if sketches else np.zeros((0, len(self._kept)), SKETCH)
+        count, tail = int(stops[-1]), self._tail.shape[1]
+        values = np.empty((len(self._tail), tail + count))
+        values[:, :tail] = self._tail
+        first = 0
+        for name, size in self._floats.items():
+            values[first : first + size, tail:] = numbers[name].reshape(count, -1)[:, :size].T
+            first += size
+        chosen = values[self._anchors].astype(np.float32)  # rounded copies of float64 have the same extremes
+        anchors = np.concatenate([chosen, np.diff(chosen, axis=1, prepend=np.float32(np.nan))])
+        others = np.zeros((len(self._others), count, 2), np.uint64)
+        for number, name in enumerate(self._others):
+            others[number] = digests[name]
+        kept = np.zeros((int(ended.sum()), len(self._kept)), np.uint64)
+        sketch_rows(
+            values,
+            anchors,
+            self._firsts,
+            self._groups,
+            _extremes(anchors),
+            tail,
+            others,
+            self._grams,
+            starts,
+            stops,
+            ended,
+            self._state,
+            self._kept,
+            kept,
+        )
+        self._tail = values[:, max(0, tail + count - min(int(self._state[1]), _TAIL)) :].copy()
+        sketches = np.zeros(kept.shape, SKETCH)
+        sketches["hash"], sketches["step"] = kept >> _HASH, kept & _STEP
+        return sketches
 
     def forget(self) -> None:
         """Forget the open episode."""
-        self._tails = {name: tail[:, :0] for name, tail in self._tails.items()}
-        for gram in self._grams.values():
-            gram[:] = 0
-        self._kept[:] = 0
-        self._count = self._steps = 0
+        self._tail = self._tail[:, :0]
+        for array in (self._grams, self._kept, self._state):
+            array[...] = 0
 
-    def _sketch(self) -> NDArray[np.void]:
-        sketch = np.zeros(len(self._kept), SKETCH)
-        sketch["hash"] = self._kept >> _HASH
-        sketch["step"] = self._kept & np.uint64(0xFFFFFFFF)
-        return sketch
+
+def _extremes(anchors: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return step and anchor of each value of [A, n] that none of the 8 before and after it exceeds, or all of them do, [P, 2]."""
+    found = [np.empty((0, 2), np.int64)]
+    for start in range(0, anchors.shape[1] - _TAIL, _BLOCK):  # a block fits the cache
+        block = anchors[:, start : start + _BLOCK + _TAIL]
+        highs = lows = block
+        for distance in (1, 2, 4, 8):  # the greatest of 2, 4, 8 and 16 values from each on
+            highs = np.maximum(highs[:, :-distance], highs[:, distance:])
+            lows = np.minimum(lows[:, :-distance], lows[:, distance:])
+        half = _TAIL // 2
+        middle = block[:, half : block.shape[1] - half]
+        extreme = middle >= np.maximum(highs[:, :-1], highs[:, 1:])
+        extreme |= middle <= np.minimum(lows[:, :-1], lows[:, 1:])
+        extreme &= middle != block[:, half - 1 : block.shape[1] - half - 1]  # a rest has no only extreme value
+        steps, numbers = np.nonzero(np.ascontiguousarray(extreme.T))
+        found.append(np.stack([steps + (start + half), numbers], axis=1))
+    return np.concatenate(found)

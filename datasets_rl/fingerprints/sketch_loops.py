@@ -17,15 +17,17 @@ _GRAM = np.uint64(0x9FB21C651E98DF25 << 4 & 0xFFFFFFFFFFFFFFFF)
 """Sixteen multiplications by this factor, a multiple of 16, make any integer zero modulo 2^64."""
 SPAN = 8
 """Steps of a window before its middle, and as many after it."""
-ELEMENTS = 12
+ELEMENTS = 6
 """The elements of a field that have windows: the first ones."""
-_GROUP = 3
+GROUP = 3
+"""The elements of a window, at most."""
 _COARSE, _FINE = 6.0, 16.0
 _SMALLEST_RANGE = 2.0**-7
 _SAMPLED = 4
 _HASH = np.uint64(32)
-_ROWS = numba.types.Array(numba.float64, 2, "C", readonly=True)
-_DIGESTS = numba.types.Array(numba.uint64, 2, "C", readonly=True)
+_VALUES, _NUMBERS, _PLACES = numba.float64[:, ::1], numba.int64[::1], numba.int64[:, ::1]
+_DIGESTS, _PAIRS = numba.uint64[:, :, ::1], numba.uint64[:, ::1]
+_FLAGS, _STATE, _WORDS = numba.boolean[::1], numba.int64[::1], numba.uint64[::1]
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]  # numba has no types
@@ -56,7 +58,7 @@ def _keep(word: Any, step: Any, kept: Any, count: Any) -> Any:
 
 
 @njit(inline="always")  # type: ignore[untyped-decorator]
-def _shape(values: Any, middle: Any, levels: Any, sign: Any, word: Any) -> Any:
+def _shape(values: Any, middle: Any, levels: Any, word: Any) -> Any:
     """Return the hash of a window of an element: the quantized differences to its middle. 0 stands for no shape."""
     center = values[middle]
     low = high = center
@@ -69,8 +71,7 @@ def _shape(values: Any, middle: Any, levels: Any, sign: Any, word: Any) -> Any:
         return uint64(0)
     factor = levels / extent
     for offset in range(-SPAN, SPAN + 1, 2):
-        difference = (center - values[middle + offset]) * factor
-        difference = difference * sign if sign != 0.0 else abs(difference)
+        difference = abs(center - values[middle + offset]) * factor
         word = (word ^ uint64(int64(np.floor(difference + 0.5)) + 64)) * _GOLDEN
         word ^= word >> uint64(29)
     return word
@@ -86,86 +87,113 @@ def _is_only(values: Any, middle: Any) -> Any:
 
 
 @njit  # type: ignore[untyped-decorator]
-def _find_extremes(values: Any, highs: Any, lows: Any) -> None:
-    """Write the greatest and the least of the 16 values from each on: each step doubles the number of values."""
-    count = len(values)
-    highs[:count] = values
-    lows[:count] = values
-    for distance in (1, 2, 4, 8):
-        for row in range(count - distance):
-            high, low = highs[row + distance], lows[row + distance]
-            highs[row] = max(highs[row], high)
-            lows[row] = min(lows[row], low)
+def _keep_window(values: Any, first: Any, group: Any, middle: Any, kind: Any, step: Any, kept: Any, count: Any) -> Any:
+    """Keep the window of a group of elements around a step. Return the number of windows.
 
-
-@compile_for(numba.int64(_ROWS, numba.int64, numba.int64, numba.uint64[::1], numba.int64))
-def keep_shapes(values: NDArray[np.float64], first: int, step: int, kept: NDArray[np.uint64], count: int) -> int:
-    """Keep windows in whose middle an element is extreme, by the shape of that element and of the next two.
-
-    The hash is the same after an affine change of any element, and mostly after rounding. Its first half depends on one element, so
-    that the others are seldom looked at.
-
-    Args:
-        values: Values of each element in consecutive steps, [D, n].
-        first: The first step in `values` that may be the middle of a window, at least `SPAN`.
-        step: The number of the first step of `values` in its episode.
-        kept: Hash and step of each window, ascending, [K].
-        count: The number of windows in `kept`.
-
-    Returns:
-        The new number of windows.
+    The first half of the hash depends on one element, so that the others are seldom looked at.
     """
-    elements, steps = values.shape
-    if steps < first + SPAN + 1:
+    word = _shape(values[first], middle, _FINE if group == 1 else _COARSE, uint64(group + 4 * kind))
+    half = _mixed(word) >> uint64(48) << uint64(16) | uint64(1 << 16)
+    if word == uint64(0) or (count == len(kept) and half > kept[count - 1] >> _HASH):
         return count
-    highs, lows = np.empty(steps), np.empty(steps)
-    for element in range(0, elements, _GROUP):
-        column = values[element]
-        _find_extremes(column, highs, lows)
-        group = min(_GROUP, elements - element)
-        levels = _FINE if group == 1 else _COARSE
-        for middle in range(first, steps - SPAN):
-            value = column[middle]
-            start = middle - SPAN
-            is_high = value >= highs[start] and value >= highs[start + 1]
-            if not is_high and not (value <= lows[start] and value <= lows[start + 1]):
-                continue
-            if not _is_only(column, middle):
-                continue
-            word = _shape(column, middle, levels, 1.0 if is_high else -1.0, uint64(group))
-            if word == uint64(0):
-                continue
-            half = _mixed(word) >> uint64(48) << uint64(16) | uint64(1 << 16)
-            if count == len(kept) and half > kept[count - 1] >> _HASH:
-                continue
-            for other in range(element + 1, element + group):
-                if word != uint64(0):
-                    word = _shape(values[other], middle, _COARSE, 0.0, word)
-            if word != uint64(0):
-                count = _keep(half | _mixed(word) >> uint64(48), step + middle, kept, count)
-    return count
+    for other in range(first + 1, first + group):
+        if word != uint64(0):
+            word = _shape(values[other], middle, _COARSE, word)
+    if word == uint64(0):
+        return count
+    return _keep(half | _mixed(word) >> uint64(48), step, kept, count)
 
 
-@compile_for(numba.int64(_DIGESTS, numba.uint64[::1], numba.int64, numba.uint64[::1], numba.int64))
-def keep_rows(
-    digests: NDArray[np.uint64], gram: NDArray[np.uint64], step: int, kept: NDArray[np.uint64], count: int
-) -> int:
-    """Keep windows of 16 rows with the same values, a fourth of those that end where the value changes.
-
-    Args:
-        digests: Digests of consecutive rows, [n, 2].
-        gram: The hash of the last 16 rows and the digest of the last row, which change, [2].
-        step: The step of row 0 in its episode.
-        kept: As in `keep_shapes`.
-        count: As in `keep_shapes`.
-
-    Returns:
-        The new number of windows.
-    """
-    for row in range(len(digests)):
+@njit  # type: ignore[untyped-decorator]
+def _keep_rows(digests: Any, start: Any, stop: Any, gram: Any, step: Any, kept: Any, count: Any) -> Any:
+    """Keep windows of 16 rows with the same values, a fourth of those that end where the value changes."""
+    for row in range(start, stop):
         word = digests[row, 0]
         gram[0] = gram[0] * _GRAM + word
-        if word != gram[1] and word % uint64(_SAMPLED) == uint64(0) and step + row >= 2 * SPAN - 1:
-            count = _keep(_mixed(gram[0]) >> _HASH | uint64(1), step + row - SPAN, kept, count)
+        number = step + row - start
+        if word != gram[1] and word % uint64(_SAMPLED) == uint64(0) and number >= 2 * SPAN - 1:
+            count = _keep(_mixed(gram[0]) >> _HASH | uint64(1), number - SPAN, kept, count)
         gram[1] = word
     return count
+
+
+@compile_for(
+    numba.int64(
+        _VALUES,
+        numba.float32[:, ::1],
+        _NUMBERS,
+        _NUMBERS,
+        _PLACES,
+        numba.int64,
+        _DIGESTS,
+        _PAIRS,
+        _NUMBERS,
+        _NUMBERS,
+        _FLAGS,
+        _STATE,
+        _WORDS,
+        _PAIRS,
+    )
+)
+def sketch_rows(
+    values: NDArray[np.float64],
+    anchors: NDArray[np.float32],
+    firsts: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    places: NDArray[np.int64],
+    tail: int,
+    digests: NDArray[np.uint64],
+    grams: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    ended: NDArray[np.bool_],
+    state: NDArray[np.int64],
+    kept: NDArray[np.uint64],
+    sketches: NDArray[np.uint64],
+) -> int:
+    """Keep the windows of episodes, and write those of the episodes that end.
+
+    Args:
+        values: Elements of float fields in consecutive steps, [C, tail + n]: the last steps of the open episode, and new ones.
+        anchors: The values, and their changes, of which extreme ones are the middle of a window, [A, tail + n].
+        firsts: The first element in `values` of the group of each anchor, [A].
+        groups: The number of elements in the group of each anchor, [A].
+        places: Step and anchor of each value that may be extreme, ascending, [P, 2].
+        tail: The number of steps of the open episode before the new ones.
+        digests: Digests of the rows of other fields, [F, n, 2].
+        grams: The hash of the last 16 rows and the digest of the last row of these fields, which change, [F, 2].
+        starts: The first row of each run of rows of an episode, [m]. The first run continues the open episode.
+        stops: The row after the last row of each run, [m].
+        ended: Which runs end their episode, [m].
+        state: The number of windows in `kept`, and of steps of the open episode, which change, [2].
+        kept: Hash and step of each window of the open episode, ascending, which change, [K].
+        sketches: The windows of the episodes that end are written here, [E, K].
+
+    Returns:
+        The number of episodes that end.
+    """
+    place, episodes, count = 0, 0, state[0]
+    kinds = len(anchors) // 2
+    for run in range(len(starts)):
+        steps = state[1]
+        begin = starts[run] + tail - min(steps, tail) if run == 0 else starts[run] + tail
+        zero = starts[run] + tail - steps
+        earliest = max(begin + SPAN, starts[run] + tail - SPAN)
+        while place < len(places) and places[place, 0] < stops[run] + tail - SPAN:
+            middle, anchor = places[place, 0], places[place, 1]
+            place += 1
+            kind = 1 if anchor >= kinds else 0
+            is_inside = middle >= earliest and middle >= begin + SPAN + kind
+            if is_inside and _is_only(anchors[anchor], middle):
+                count = _keep_window(values, firsts[anchor], groups[anchor], middle, kind, middle - zero, kept, count)
+        for field in range(len(digests)):
+            count = _keep_rows(digests[field], starts[run], stops[run], grams[field], steps, kept, count)
+        state[1] = steps + stops[run] - starts[run]
+        if ended[run]:
+            sketches[episodes] = kept
+            episodes += 1
+            kept[:] = 0
+            grams[:] = 0
+            count, state[1] = 0, 0
+    state[0] = count
+    return episodes
