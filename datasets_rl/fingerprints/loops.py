@@ -21,7 +21,9 @@ _GRAM = np.uint64(0x9FB21C651E98DF25 << 8 & 0xFFFFFFFFFFFFFFFF)
 """Eight multiplications by this factor, a multiple of 256, make any integer zero modulo 2^64."""
 _SIGN, _NAN, _INFINITY = np.uint64(1 << 63), np.uint64(0x7FF8000000000000), np.uint64(0x7FF0000000000000)
 _BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
-_ENDS = numba.int64[::1]
+_FLOATS = numba.types.Array(numba.float32, 2, "C", readonly=True)
+_DOUBLES = numba.types.Array(numba.float64, 2, "C", readonly=True)
+_ENDS, _FLAGS = numba.int64[::1], numba.boolean[::1]
 _PAIRS = numba.uint64[:, ::1]
 _ONE, _BITS = np.uint64(1), np.uint64(63)
 STATE = 40
@@ -102,8 +104,8 @@ def _digest_rows(values: NDArray[Any], digests: NDArray[np.uint64], fine: NDArra
         fine[row] = is_fine
 
 
-digest_float32 = compile_for("void(float32[:, ::1], uint64[:, ::1], boolean[::1])")(_digest_rows)
-digest_float64 = compile_for("void(float64[:, ::1], uint64[:, ::1], boolean[::1])")(_digest_rows)
+digest_float32 = compile_for(numba.void(_FLOATS, _PAIRS, _FLAGS))(_digest_rows)
+digest_float64 = compile_for(numba.void(_DOUBLES, _PAIRS, _FLAGS))(_digest_rows)
 
 
 @compile_for(numba.void(_BYTES, _ENDS, _PAIRS))

@@ -25,8 +25,11 @@ from datasets_rl.ted.keys import EPISODE
 
 _WINDOWS = 4096
 """Windows of an episode that is looked up: nearly all, so that it may be several stored episodes, joined."""
-_RARE = 32
-_FEWEST_HITS = 3
+_OCCURRENCES = 20_000
+_FEWEST_HITS = 2
+_FEWEST_WINDOWS = 3
+_SMALL = 24
+"""Windows of an episode up to which a single one is enough for a comparison of values."""
 _COMPARED = 8
 _WINDOWS_AT_ONCE = 1 << 20
 
@@ -65,7 +68,8 @@ class Identity:
     episodes: int
     """Number of episodes that were looked up."""
     uninformative: int
-    """Number of episodes without evidence: constant, scripted or very short ones. They match nothing."""
+    """Number of episodes without evidence: constant, scripted or very short ones, and those that move only for some steps and have no exact
+    copy. They match nothing."""
     unknown: int
     """Number of the other episodes that no stored dataset holds."""
     searched: int
@@ -110,10 +114,10 @@ def identify(
         own = stored.folder.parent
         others, damaged = _stored_datasets(settings, without=own)
         index = open_index(settings.home, [one for one, _ in others])
-        return _Search(stored, name, others, index, damaged).run(near=near)
+        return Search(stored, name, others, index, damaged).run(near=near)
 
 
-class _Search:
+class Search:
     """The search for the episodes of a dataset in others."""
 
     def __init__(
@@ -140,6 +144,8 @@ class _Search:
             tally.exact, tally.partial = int(complete.sum()), int((held & ~complete).sum())
             tally.fields = tuple(name for name, same in zip(prints.names, equal[held].all(axis=0), strict=True) if same)
         if near:
+            moves = (prints.sketches["hash"] != 0).sum(axis=1) >= _FEWEST_WINDOWS
+            informative &= moves | found
             missing = np.flatnonzero(informative & ~found)
             for episode, number, copy in self._near(missing):
                 found[episode] = True
@@ -215,14 +221,15 @@ def exact_copies(
 def candidates(sketch: NDArray[np.void], index: Index) -> list[tuple[int, int, int]]:
     """Return which episodes may be near copies of one, by several rare windows at one shift: dataset, episode and shift of each."""
     sketch = sketch[sketch["hash"] != 0]
-    positions, windows = index.windows_of(sketch["hash"], _RARE)
+    positions, windows = index.windows_of(sketch["hash"], _OCCURRENCES)
     if not len(positions):
         return []
     shifts = windows[:, 2] - sketch["step"].astype(np.int64)[positions]
     places = np.column_stack([windows[:, :2], shifts])
     groups, counts = np.unique(places, axis=0, return_counts=True)
     best = np.argsort(-counts, kind="stable")
-    best = best[counts[best] >= _FEWEST_HITS]
+    fewest = _FEWEST_HITS if len(sketch) > _SMALL else 1
+    best = best[counts[best] >= fewest]
     _, firsts = np.unique(groups[best][:, :2], axis=0, return_index=True)
     chosen = best[np.sort(firsts)][: max(_COMPARED, len(sketch) // _COMPARED)]
     return [(int(dataset), int(episode), int(shift)) for dataset, episode, shift in groups[chosen]]

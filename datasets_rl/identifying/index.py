@@ -48,11 +48,11 @@ class Index:
         return _occurrences(words, self.words, self.owners, words != 0)
 
     def windows_of(self, hashes: NDArray[np.uint32], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where hashes of windows occur, but for hashes that occur more often than `most` times.
+        """Return where hashes of windows occur, the rarest ones, because common windows tell no episodes apart.
 
         Args:
             hashes: Hashes, [n]. 0 occurs nowhere.
-            most: The greatest number of occurrences of a hash that is rare enough to tell episodes apart.
+            most: The greatest number of occurrences, m.
 
         Returns:
             The position in `hashes` of each occurrence, [m], and its dataset, episode and step, [m, 3].
@@ -123,7 +123,8 @@ def _occurrences(
     starts, stops = np.searchsorted(values, wanted, "left"), np.searchsorted(values, wanted, "right")
     counts = np.where(used, stops - starts, 0)
     if most is not None:
-        counts[counts > most] = 0
+        rarest = np.argsort(counts, kind="stable")
+        counts[rarest[np.cumsum(counts[rarest]) > most]] = 0
     positions = np.repeat(np.arange(len(wanted)), counts)
     within = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
     return positions, np.asarray(places[np.repeat(starts, counts) + within])

@@ -23,6 +23,7 @@ _ROWS = 0.98
 _MOVES = 16
 _COVERED = 0.85
 _ALIKE = 0.5
+_PLAIN = 0.4
 _UNCHANGED = 1e-6
 
 
@@ -43,8 +44,8 @@ class NearCopy:
 def near_copy(one: Values, other: Values, shift: int) -> NearCopy | None:
     """Compare two episodes at a shift, and return how one is a near copy of the other, or None.
 
-    A near copy has at least half of its elements that tell copies apart in common with the other, in 98% of the common steps. The common
-    steps are at least 85% of the shorter episode.
+    A near copy has at least half of its elements that tell copies apart in common with the other, in 98% of the common steps, and 40% of
+    them without another scale. The common steps are at least 85% of the shorter episode.
 
     Args:
         one: The values of an episode.
@@ -55,7 +56,7 @@ def near_copy(one: Values, other: Values, shift: int) -> NearCopy | None:
     start, stop = max(0, -shift), min(lengths[0], lengths[1] - shift)
     if stop - start < max(FEWEST, _COVERED * min(lengths)):
         return None
-    equal, scaled, alike, telling = [], [], 0, 0
+    equal, scaled, alike, plain, telling = [], [], 0, 0, 0
     for name, values in one.items():
         mine = values[start:stop]
         moving = _moves(mine)
@@ -65,9 +66,11 @@ def near_copy(one: Values, other: Values, shift: int) -> NearCopy | None:
         same, changed = _fit(mine[:, moving], theirs[:, moving])
         telling += int(moving.sum())
         alike += int(same.sum())
+        plain += int((same & ~changed).sum())
         if same.mean() >= _ALIKE:
             (scaled if changed[same].any() else equal).append(name)
-    if not telling or alike < _ALIKE * telling:
+    # Motions without noise have the same shape after any start, and another scale.
+    if not telling or alike < _ALIKE * telling or plain < _PLAIN * telling:
         return None
     return NearCopy(stop - start, shift, tuple(equal), tuple(scaled))
 
@@ -104,6 +107,10 @@ def _fit(mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> tuple[NDArra
         error = np.abs(mine - factor * theirs - offset)
         scale = np.abs(factor) * np.abs(theirs).max(axis=0)
         tolerance = _ROUNDED * np.maximum(np.abs(mine).max(axis=0), scale)
-        same = np.isfinite(factor) & ((error <= tolerance).mean(axis=0) >= _ROWS)
+        fits = error <= tolerance
+        moving = np.abs(np.diff(mine, axis=0, prepend=mine[:1])) > tolerance
+        same = np.isfinite(factor) & (fits.mean(axis=0) >= _ROWS)
+        # An element that rests is equal in most steps of any two episodes.
+        same &= (fits & moving).sum(axis=0) >= _ROWS * moving.sum(axis=0)
         plain = (np.abs(mine - theirs) <= tolerance).mean(axis=0) >= _ROWS
     return same, same & ~plain
