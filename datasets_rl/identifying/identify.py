@@ -18,7 +18,7 @@ from datasets_rl.fingerprints.fingerprint import Fingerprints
 from datasets_rl.format.fingerprints import computed_fingerprints
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.identifying.index import Index, open_index
-from datasets_rl.identifying.near import NearCopy, near_copy
+from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import locate, shown_id, stored_folders
 from datasets_rl.ted.keys import EPISODE
@@ -30,8 +30,8 @@ _FEWEST_HITS = 2
 _FEWEST_WINDOWS = 3
 _SMALL = 24
 """Windows of an episode up to which a single one is enough for a comparison of values."""
-_COMPARED = 8
-_WINDOWS_AT_ONCE = 1 << 20
+_COMPARED = 64
+_KEPT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,7 @@ class Search:
         damaged: tuple[str, ...],
     ) -> None:
         self._stored, self._name, self._others, self._index, self._damaged = stored, name, others, index, damaged
+        self._kept: dict[tuple[int, int], dict[str, NDArray[np.float64]]] = {}
 
     def run(self, *, near: bool) -> Identity:
         prints = self._stored.fingerprints
@@ -171,9 +172,20 @@ class Search:
                 mine = None
                 for other, twin, shift in candidates(sketch, self._index):
                     mine = mine or _values(self._stored, episode)
-                    copy = near_copy(mine, _values(self._others[other][0], twin), shift)
+                    theirs = self._values_of(other, twin)
+                    if not may_be_near(mine, theirs, shift):
+                        continue
+                    copy = near_copy(mine, theirs, shift)
                     if copy is not None:
                         yield episode, other, copy
+
+    def _values_of(self, other: int, episode: int) -> dict[str, NDArray[np.float64]]:
+        """Return the values of an episode of another dataset, which are kept for the next comparisons."""
+        if (other, episode) not in self._kept:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[other, episode] = _values(self._others[other][0], episode)
+        return self._kept[other, episode]
 
 
 def exact_copies(
@@ -231,7 +243,7 @@ def candidates(sketch: NDArray[np.void], index: Index) -> list[tuple[int, int, i
     fewest = _FEWEST_HITS if len(sketch) > _SMALL else 1
     best = best[counts[best] >= fewest]
     _, firsts = np.unique(groups[best][:, :2], axis=0, return_index=True)
-    chosen = best[np.sort(firsts)][: max(_COMPARED, len(sketch) // _COMPARED)]
+    chosen = best[np.sort(firsts)][:_COMPARED]
     return [(int(dataset), int(episode), int(shift)) for dataset, episode, shift in groups[chosen]]
 
 

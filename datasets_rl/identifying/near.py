@@ -23,7 +23,10 @@ _ROWS = 0.98
 _MOVES = 16
 _COVERED = 0.85
 _ALIKE = 0.5
+_FIELD = 0.8
 _PLAIN = 0.4
+_SAMPLE = 12
+_SAMPLE_ROWS = 0.7
 _UNCHANGED = 1e-6
 
 
@@ -41,11 +44,27 @@ class NearCopy:
     """Dotted keys of fields whose elements are scaled or moved."""
 
 
+def may_be_near(one: Values, other: Values, shift: int) -> bool:
+    """Return whether some steps of two episodes are so much alike at a shift that all steps are worth a comparison."""
+    lengths = [len(next(iter(values.values()), ())) for values in (one, other)]
+    start, stop = max(0, -shift), min(lengths[0], lengths[1] - shift)
+    if stop - start < max(FEWEST, _COVERED * min(lengths)):
+        return False
+    steps = np.linspace(start, stop - 1, _SAMPLE).astype(int)
+    if not all(name in other and other[name].shape[1] == values.shape[1] for name, values in one.items()):
+        return True  # the fields have other names, and are compared as a whole
+    mine = np.hstack([values[steps] for values in one.values()])
+    theirs = np.hstack([other[name][steps + shift] for name in one])
+    near = np.abs(mine - theirs) <= 2 * _ROUNDED * np.maximum(np.abs(mine), np.abs(theirs)).max(axis=0)
+    moving = np.ptp(mine, axis=0) > 0
+    return bool((near[:, moving].mean(axis=0) >= _SAMPLE_ROWS).mean() >= _PLAIN / 2) if moving.any() else False
+
+
 def near_copy(one: Values, other: Values, shift: int) -> NearCopy | None:
     """Compare two episodes at a shift, and return how one is a near copy of the other, or None.
 
-    A near copy has at least half of its elements that tell copies apart in common with the other, in 98% of the common steps, and 40% of
-    them without another scale. The common steps are at least 85% of the shorter episode.
+    A field is common if 80% of its elements that tell copies apart agree in 98% of the common steps. A near copy has at least half of these
+    elements in common fields, and 40% in fields without another scale. The common steps are at least 85% of the shorter episode.
 
     Args:
         one: The values of an episode.
@@ -64,13 +83,16 @@ def near_copy(one: Values, other: Values, shift: int) -> NearCopy | None:
         if theirs is None or not moving.any():
             continue
         same, changed = _fit(mine[:, moving], theirs[:, moving])
-        telling += int(moving.sum())
-        alike += int(same.sum())
-        plain += int((same & ~changed).sum())
-        if same.mean() >= _ALIKE:
-            (scaled if changed[same].any() else equal).append(name)
+        count = int(moving.sum())
+        telling += count
+        if (same & ~changed).mean() >= _FIELD:
+            plain += count
+            equal.append(name)
+        elif same.mean() >= _FIELD:
+            alike += count
+            scaled.append(name)
     # Motions without noise have the same shape after any start, and another scale.
-    if not telling or alike < _ALIKE * telling or plain < _PLAIN * telling:
+    if not telling or alike + plain < _ALIKE * telling or plain < _PLAIN * telling:
         return None
     return NearCopy(stop - start, shift, tuple(equal), tuple(scaled))
 
