@@ -45,7 +45,10 @@ def _word_at(typing_context: Any, data: Any, position: Any) -> Any:
     return types.uint64(data, types.int64), generate
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]  # numba has no types
+word_at: Any = _word_at  # its first argument is passed by the compiler
+
+
+@njit(inline="always")
 def _mixed(word: Any) -> Any:
     word = (word ^ (word >> uint64(30))) * _FIRST
     word = (word ^ (word >> uint64(27))) * _SECOND
@@ -72,10 +75,13 @@ def _bits_of(typing_context: Any, value: Any) -> Any:
     return types.uint64(types.float64), generate
 
 
+bits_of: Any = _bits_of  # its first argument is passed by the compiler
+
+
 @njit(inline="always")
 def _canonical(value: Any) -> Any:
     """Return the bits of a number, the same for 0.0 and -0.0, and for every NaN."""
-    return _bits_of(np.nan if np.isnan(value) else value + 0.0)
+    return bits_of(np.nan if np.isnan(value) else value + 0.0)
 
 
 def _digest_rows(values: NDArray[Any], digests: NDArray[np.uint64], fine: NDArray[np.bool_]) -> None:
@@ -125,7 +131,7 @@ def digest_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], digests: NDAr
         whole = size // 8
         first, second = _GOLDEN * uint64(size), uint64(size)
         for number in range(whole):
-            word = _spread(_word_at(data, start + 8 * number), uint64(number + 1))
+            word = _spread(word_at(data, start + 8 * number), uint64(number + 1))
             first += word
             second += (word * _SECOND) ^ (word >> uint64(23))
         last = uint64(0)

@@ -30,14 +30,14 @@ _DIGESTS, _PAIRS = numba.uint64[:, :, ::1], numba.uint64[:, ::1]
 _FLAGS, _STATE, _WORDS = numba.boolean[::1], numba.int64[::1], numba.uint64[::1]
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]  # numba has no types
+@njit(inline="always")
 def _mixed(word: Any) -> Any:
     word = (word ^ (word >> uint64(30))) * _FIRST
     word = (word ^ (word >> uint64(27))) * _SECOND
     return word ^ (word >> uint64(31))
 
 
-@njit  # type: ignore[untyped-decorator]  # numba has no types
+@njit
 def _keep(word: Any, step: Any, kept: Any, count: Any) -> Any:
     """Insert a window among those with the smallest hashes, unless its hash is there. Return the number of windows."""
     entry = (word << _HASH) | uint64(step)
@@ -57,7 +57,7 @@ def _keep(word: Any, step: Any, kept: Any, count: Any) -> Any:
     return count
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _shape(values: Any, middle: Any, levels: Any, word: Any) -> Any:
     """Return the hash of a window of an element: the quantized differences to its middle. 0 stands for no shape."""
     center = values[middle]
@@ -77,7 +77,7 @@ def _shape(values: Any, middle: Any, levels: Any, word: Any) -> Any:
     return word
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def _is_only(values: Any, middle: Any) -> Any:
     """Return whether no other value of a window is equal to the one in its middle."""
     for offset in range(1, SPAN + 1):
@@ -86,7 +86,7 @@ def _is_only(values: Any, middle: Any) -> Any:
     return True
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _keep_window(values: Any, first: Any, group: Any, middle: Any, kind: Any, step: Any, kept: Any, count: Any) -> Any:
     """Keep the window of a group of elements around a step. Return the number of windows.
 
@@ -104,7 +104,7 @@ def _keep_window(values: Any, first: Any, group: Any, middle: Any, kind: Any, st
     return _keep(half | _mixed(word) >> uint64(48), step, kept, count)
 
 
-@njit  # type: ignore[untyped-decorator]
+@njit
 def _keep_rows(digests: Any, start: Any, stop: Any, gram: Any, step: Any, kept: Any, count: Any) -> Any:
     """Keep windows of 16 rows with the same values, a fourth of those that end where the value changes."""
     for row in range(start, stop):

@@ -132,6 +132,7 @@ class Search:
         self._kept: dict[tuple[int, int], dict[str, NDArray[np.float64]]] = {}
 
     def run(self, *, near: bool) -> Identity:
+        """Search for exact copies, and with `near` for near copies of the other episodes."""
         prints = self._stored.fingerprints
         known = evidence(prints)
         informative = prints.informative()
@@ -143,7 +144,9 @@ class Search:
             found |= held
             tally = tallies.setdefault(number, _Tally())
             tally.exact, tally.partial = int(complete.sum()), int((held & ~complete).sum())
-            tally.fields = tuple(name for name, same in zip(prints.names, equal[held].all(axis=0), strict=True) if same)
+            tally.fields = tuple(
+                name for name, same in zip(prints.names, equal[held].all(axis=0).tolist(), strict=True) if same
+            )
         if near:
             moves = (prints.sketches["hash"] != 0).sum(axis=1) >= _FEWEST_WINDOWS
             informative &= moves | found

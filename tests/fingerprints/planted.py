@@ -10,18 +10,18 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.fingerprints.copies import evidence
+from datasets_rl.build.conversion import specs_of_schema
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.format.writer import DatasetWriter
-from datasets_rl.format.manifest import Manifest
-from datasets_rl.build.conversion import specs_of_schema
 from datasets_rl.identifying.identify import Identity, Search
 from datasets_rl.identifying.index import make_index
 from datasets_rl.ted.episode import Episode
@@ -104,7 +104,7 @@ def demonstrations(seed: int) -> Rows:
     poses = generator.uniform(-1, 1, (7, 7))
     time = np.linspace(0, 1, 30)[:, None]
     blend = 10 * time**3 - 15 * time**4 + 6 * time**5
-    path = np.concatenate([start + (stop - start) * blend for start, stop in zip(poses[:-1], poses[1:], strict=True)])
+    path = np.concatenate([start + (stop - start) * blend for start, stop in pairwise(poses)])
     path += 0.002 * np.cumsum(generator.standard_normal(path.shape), axis=0)
     grip = np.repeat(generator.integers(0, 2, 6), 30)[:, None]
     actions = np.concatenate([np.diff(path, axis=0, append=path[-1:])[:, :6] * 20, grip], axis=1)
@@ -272,7 +272,6 @@ def store(folder: Path, episodes: Iterator[Rows] | Sequence[Rows], name: str = "
     """Store episodes, in an order of their own."""
     writer = None
     for rows in episodes:
-        rows = dict(rows)
         count = len(rows["action"])
         last = (np.arange(count) == count - 1)[:, None]
         keys = {one: tuple(one.split(".")) for one in rows}

@@ -26,9 +26,9 @@ def spread(word, number):
 def digest_of_words(words, first, second):
     """Return the digest of a row by integers of Python, which have no size."""
     for number, word in enumerate(words):
-        word = spread(word, number + 1)
-        first = first + word & M
-        second = second + ((word * SECOND & M) ^ (word >> 23)) & M
+        each = spread(word, number + 1)
+        first = first + each & M
+        second = second + ((each * SECOND & M) ^ (each >> 23)) & M
     return [mixed(first), mixed(second)]
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from datasets_rl.fingerprints.canonical import digest_numbers
 from datasets_rl.fingerprints.copies import evidence, find_copies
 from datasets_rl.fingerprints.fingerprint import FieldRows, Fingerprinter
-from datasets_rl.fingerprints.canonical import digest_numbers
 from datasets_rl.format.fingerprints import computed_fingerprints, fingerprint_problems
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.writer import DatasetWriter
@@ -127,7 +127,7 @@ def test_renamed_and_reordered_episodes_are_found_and_no_others(tmp_path, stored
 
 def prints_of(*episodes):
     """Return records of episodes, each a dict of values by name."""
-    printer = Fingerprinter({name: 0 for name in episodes[0]})
+    printer = Fingerprinter(dict.fromkeys(episodes[0], 0))
     records = []
     for rows in episodes:
         count = len(next(iter(rows.values())))

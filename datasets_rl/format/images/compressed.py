@@ -114,7 +114,7 @@ class CompressedWriter(SeparateWriter):
 
     @override
     def copied(self, buffer: Any) -> Sequence[CopiedRows]:
-        return buffer.copied()
+        return list(buffer.copied())
 
     @override
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
