@@ -58,7 +58,7 @@ _public_name, _, _names = lazy_loader.attach_stub(__name__, __file__)
 
 __all__ = sorted([*_names, "__version__"])  # noqa: PLE0605 -- a list, as the stub has it
 
-_MODULES = ("errors", "rlhf", "transforms", "vla")
+_MODULES = ("errors", "lockfile", "rlhf", "transforms", "vla")
 """The modules that users import, too."""
 
 

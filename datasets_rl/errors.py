@@ -58,6 +58,7 @@ __all__ = [
     "IntegrityError",
     "InvalidArgumentError",
     "LibraryError",
+    "LockMismatchError",
     "LockedError",
     "LossyExportError",
     "ManifestError",
@@ -66,6 +67,7 @@ __all__ = [
     "NotEnoughMemoryError",
     "NotWritableError",
     "OfflineError",
+    "OutdatedLockError",
     "PreprocessError",
     "PushError",
     "RecordingWarning",
@@ -383,6 +385,41 @@ class IntegrityError(DatasetsRLError):
 
 class ManifestError(IntegrityError):
     """Raised when a manifest.json is invalid, or does not match the files of the folder."""
+
+
+class LockMismatchError(IntegrityError):
+    """Raised when a dataset is not the dataset that a lock of datasets names.
+
+    Args:
+        name: The dataset.
+        problems: The differences, each with the value and the expected value.
+        hint: What to do next.
+    """
+
+    def __init__(self, name: str, problems: Sequence[str], *, hint: str | Remedy = "") -> None:
+        accept = Remedy("{} locks the present data instead", Call("lockfile.write_lock", ...))
+        super().__init__(name, problems, hint=hint or accept)
+
+
+class OutdatedLockError(DatasetsRLError):
+    """Raised when a lock of datasets does not fit the programs and mixtures that it was written from, or lacks a dataset.
+
+    Args:
+        path: The file of the lock.
+        problems: What does not fit, a sentence each.
+    """
+
+    def __init__(self, path: Path | str, problems: Sequence[str]) -> None:
+        super().__init__(
+            f"{path} is not up to date: {'; '.join(problems)}",
+            hint=Remedy(
+                "{} writes the lock again, and {} adds datasets",
+                Call("lockfile.write_lock"),
+                Call("lockfile.write_lock", ...),
+            ),
+        )
+        self.path = Path(path)
+        self.problems = tuple(problems)
 
 
 class DiskFullError(DatasetsRLError):

@@ -82,6 +82,8 @@ class Settings:
     ``d4rl=https://lab.example/d4rl,file:///mnt/d4rl;minari=https://lab.example/minari``."""
     progress: bool = True
     """RLDS_NO_PROGRESS disables progress bars and lines."""
+    lock: Path | None = None
+    """RLDS_LOCK: the lock that every dataset must fit that `load` opens. None without a lock."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, files: Sequence[Path] | None = None) -> Settings:
@@ -122,7 +124,7 @@ class Setting:
     expected_variable: str = ""
 
 
-def _parse_folder(value: Any) -> Path:
+def _parse_path(value: Any) -> Path:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(value)
     return disk.expand_home(value).absolute()
@@ -178,7 +180,7 @@ _FLAG = "0 or 1"
 SETTINGS: Mapping[str, Setting] = {
     one.key: one
     for one in (
-        Setting("home", "RLDS_HOME", "the path of a folder", _parse_folder),
+        Setting("home", "RLDS_HOME", "the path of a folder", _parse_path),
         Setting("offline", "RLDS_OFFLINE", _FLAG, _parse_flag),
         Setting("timeout", "RLDS_TIMEOUT", "a number greater than 0", _parse_seconds),
         Setting("min_rate", "RLDS_MIN_RATE", "an integer of at least 0", _integer_parser(0)),
@@ -193,6 +195,7 @@ SETTINGS: Mapping[str, Setting] = {
             expected_variable="SOURCE=URL[,URL...] parts joined by ';'",
         ),
         Setting("progress", "RLDS_NO_PROGRESS", _FLAG, _parse_flag, lambda text: not _parse_flag(text)),
+        Setting("lock", "RLDS_LOCK", "the path of a file", _parse_path),
     )
 }
 """Every setting by key."""
@@ -406,7 +409,7 @@ def _file_values(path: Path, problems: list[str], ignored: Sequence[str]) -> dic
             problems.append(f"{place}: there is no setting {key!r}{meant}")
             continue
         try:
-            parsed = SETTINGS[key].parse(_relative_to(path.parent, value) if key == "home" else value)
+            parsed = SETTINGS[key].parse(_relative_to(path.parent, value) if key in {"home", "lock"} else value)
         except ValueError:
             problems += _bad_values(path, text, key, value)
         else:

@@ -41,6 +41,7 @@ MODULES = {
     "Errors": "datasets_rl.errors",
     "Texts for learning from human feedback": "datasets_rl.rlhf",
     "Data of vision-language-action models": "datasets_rl.vla",
+    "Locks of datasets": "datasets_rl.lockfile",
 }
 """Modules with further public names, by subject."""
 INDEXES = {"Get started": "get-started", "Concepts": "concepts"}

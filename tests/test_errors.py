@@ -26,6 +26,8 @@ EXAMPLES = [
     errors.PreprocessError("step 0 (function) at episode 3: it broke", hint="fix it"),
     errors.NotEnoughMemoryError("cat_frames needs 8 bytes of memory: this machine has 4", hint="give a smaller n"),
     errors.LockedError("d4rl/x", "process 4711 on node3", "/data/x.lock"),
+    errors.LockMismatchError("d4rl/x", ["there are 3 steps, expected 4"]),
+    errors.OutdatedLockError("rlds.lock", ["train.py:3 opens d4rl/x, which the lock does not have"]),
     errors.LossyExportError("d4rl/x", "minari", ["no final observations"]),
     errors.TimedOutError("sampling waited for 3 seconds"),
     errors.ConfirmationRequiredError("removing d4rl/x"),

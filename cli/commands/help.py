@@ -35,6 +35,7 @@ _ENVIRONMENT = (
     ),
     ("RLDS_MAX_RETRIES", "further tries at an address (5)"),
     ("RLDS_NO_PROGRESS", "1: no progress bars and lines"),
+    ("RLDS_LOCK", "the lock that every dataset must fit that a program opens with load"),
     ("RLDS_DEBUG", "1: tracebacks, as -vv"),
     ("NO_COLOR", "any value: no colors"),
     ("HTTPS_PROXY", "and HTTP_PROXY, NO_PROXY: as everywhere"),

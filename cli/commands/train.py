@@ -175,11 +175,12 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
 
 def _check_dataset(shell: Shell, dataset: str) -> None:
     """Refuse an id that does not exist, and a derived dataset or a folder that is not stored. `load` downloads
-    others."""
+    others, and makes what is in a lock."""
     from datasets_rl.sources import split_derived
     from datasets_rl.store.find import locate
 
-    if ":" in dataset:  # an address, or a prefix that the imported module registers
+    # An address, or a prefix that the imported module registers.
+    if ":" in dataset or shell.settings.lock is not None:
         return
     arguments = dataset_arguments(shell, dataset)
     if isinstance(arguments["dataset"], Path) or split_derived(dataset)[1]:

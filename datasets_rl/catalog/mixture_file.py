@@ -13,8 +13,6 @@ weight = 0.3
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -24,7 +22,7 @@ from typing import Any
 from datasets_rl import store
 from datasets_rl.disk import expand_home
 from datasets_rl.errors import Call, InvalidArgumentError, Remedy
-from datasets_rl.read.toml import parse_toml
+from datasets_rl.read.toml import parse_toml, toml_value
 
 _SETTINGS: Mapping[str, tuple[type, ...]] = {
     "anneal": (int,),
@@ -97,25 +95,15 @@ def mixture_toml(members: Sequence[Member], settings: Mapping[str, Any]) -> str:
         members: The datasets.
         settings: The arguments of `mixture` at the top level of the file.
     """
-    lines = [f"{name} = {_toml_value(value)}" for name, value in settings.items() if value is not None]
+    lines = [f"{name} = {toml_value(value)}" for name, value in settings.items() if value is not None]
     for member in members:
         entries = {field.name: getattr(member, field.name) for field in fields(member)}
         lines += [
             "",
             "[[member]]",
-            *(f"{name} = {_toml_value(value)}" for name, value in entries.items() if value is not None and value != ()),
+            *(f"{name} = {toml_value(value)}" for name, value in entries.items() if value is not None and value != ()),
         ]
     return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _parse_member(table: Any, number: int, base: Path, problems: list[str]) -> Member | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,7 +17,9 @@ from datasets_rl.datasets.options import Download
 from datasets_rl.datasets.prefixes import resolve_prefix
 from datasets_rl.datasets.streamed import StreamedExperienceReplay, is_remote_address
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.samplers import Sampler
+from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.ted.keys import Key
 from datasets_rl.writers import Writer
@@ -41,6 +44,7 @@ def load(  # noqa: D417 -- the class describes the others
     keys: str | Iterable[str | Key] | None = None,
     device: torch.device | str | None = None,
     streaming: bool | None = None,
+    lock: Path | str | bool | None = None,
     **options: Any,
 ) -> BaseDatasetExperienceReplay:
     """Open a dataset as a replay buffer, after a download if the dataset is not stored.
@@ -70,6 +74,9 @@ def load(  # noqa: D417 -- the class describes the others
         streaming: True samples the dataset without a download, by `StreamedExperienceReplay`, and the arguments of this
             class are then valid, too. A dataset in the stored format may also be named by the address of a folder in a
             bucket or on a web server: ``s3://bucket/folder``, ``gs://bucket/folder``, ``https://host/folder``.
+        lock: The lock that the dataset must fit byte for byte, see `write_lock`: a file, or True for the lock of the
+            project. A dataset that is not stored is made as for `sync`. False opens any data. By default the setting
+            ``lock``, or RLDS_LOCK, and without these no lock.
         **options: Additional arguments of the class of the source in `datasets_rl.datasets`, such as `from_env` of
             d4rl.
 
@@ -82,6 +89,8 @@ def load(  # noqa: D417 -- the class describes the others
         InvalidArgumentError: If the class of the source has no such argument (the error names similar arguments), or an
             option of the selection contradicts the stored dataset, or `dataset_id` is the file of a mixture.
         UnknownKeyError: If the dataset has no field of `keys`.
+        LockMismatchError: If the stored dataset is not the dataset of the lock. The error names the differences.
+        OutdatedLockError: If the lock does not have the dataset.
         FetchError: If a file cannot be fetched from any address.
     """
     registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
@@ -101,14 +110,15 @@ def load(  # noqa: D417 -- the class describes the others
     )
     if registered is not None:
         registered_buffer = registered(
-            dataset_id, **arguments, **_without_none(keys=keys, device=device, streaming=streaming)
+            dataset_id, **arguments, **_without_none(keys=keys, device=device, streaming=streaming, lock=lock)
         )
         return cast("BaseDatasetExperienceReplay", registered_buffer)
     is_remote = streaming and is_remote_address(dataset_id)
     dataset = str(dataset_id) if is_remote else store.id_or_path(dataset_id)
+    check_lock = _prepare_lock(lock, dataset, arguments, streaming=streaming)
     if isinstance(dataset, Path):
         _check_folder(dataset, arguments, streaming=streaming)
-        return _shown(_opened(StoredExperienceReplay, str(dataset), arguments), keys, device)
+        return _shown(_opened(StoredExperienceReplay, str(dataset), arguments), keys, device, check_lock)
     if streaming and not dataset.startswith("openx/"):
         if keys is not None or device is not None:
             raise InvalidArgumentError(
@@ -122,14 +132,38 @@ def load(  # noqa: D417 -- the class describes the others
     if addressed != Selection():
         arguments["selection"] = addressed
     source, name = sources.split_id(dataset)
-    return _shown(_opened(dataset_class(source), name, arguments), keys, device)
+    return _shown(_opened(dataset_class(source), name, arguments), keys, device, check_lock)
+
+
+def _prepare_lock(
+    lock: Path | str | bool | None, dataset: str | Path, arguments: dict[str, Any], *, streaming: bool | None
+) -> Callable[[Manifest], None] | None:
+    """Make the dataset of a lock if nothing is stored. Return the check of what is opened, or None without a lock."""
+    settings = Settings.from_env()
+    if lock is False or (lock is None and settings.lock is None):
+        return None
+    from datasets_rl.lockfile.opened import check_opened, find_locked, lock_of, refuse_other_reading
+
+    opened = lock_of(lock, settings)
+    if streaming:
+        raise refuse_other_reading(opened, dataset, "a stream reads only parts of a dataset")
+    if (download := arguments.get("download", True)) == "force":
+        raise refuse_other_reading(opened, dataset, "download='force' replaces the dataset")
+    locked = find_locked(opened, dataset, make=bool(download) and "root" not in arguments, settings=settings)
+    if not isinstance(dataset, Path):
+        arguments["download"] = False  # the dataset must neither be replaced nor grow
+    return partial(check_opened, opened, locked)
 
 
 def _without_none(**arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _shown(dataset: BaseDatasetExperienceReplay, keys: Any, device: Any) -> BaseDatasetExperienceReplay:
+def _shown(
+    dataset: BaseDatasetExperienceReplay, keys: Any, device: Any, check: Callable[[Manifest], None] | None
+) -> BaseDatasetExperienceReplay:
+    if check is not None:
+        check(dataset.manifest)
     if keys is not None:
         dataset.select(keys)
     return dataset if device is None else dataset.to(device)
@@ -152,7 +186,7 @@ def _check_folder(folder: Path, arguments: Mapping[str, Any], *, streaming: bool
 def _opened(cls: type[_Buffer], dataset: str, arguments: Mapping[str, Any]) -> _Buffer:
     """Return the buffer of a class, which must have the arguments."""
     # Without the id, and with the arguments that `load` itself adds.
-    parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming"]))[1:]
+    parameters = list(dict.fromkeys([*inspect.signature(cls).parameters, "keys", "device", "streaming", "lock"]))[1:]
     for name in arguments:
         if name not in parameters:
             similar = difflib.get_close_matches(name, parameters, n=3)

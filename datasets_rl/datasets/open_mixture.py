@@ -56,6 +56,7 @@ def mixture(
     missing: Missing = "refuse",
     download: bool = True,
     home: Path | None = None,
+    lock: Path | str | bool | None = None,
     **options: Any,
 ) -> Mixture:
     """Mix datasets in a buffer.
@@ -80,6 +81,7 @@ def mixture(
         missing: How to treat keys that only some datasets have: "refuse", "drop" or "zero".
         download: Whether to download datasets that are not stored locally.
         home: Folder of the datasets, instead of RLDS_HOME.
+        lock: The lock that the datasets must fit, as for `load`.
         **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`, and
             `interleave` of `Mixture`.
 
@@ -108,7 +110,7 @@ def mixture(
     opened = [
         member
         if isinstance(member, ReplayBuffer)
-        else _open_member(member, chosen, download=download, home=home, keys=keys)
+        else _open_member(member, chosen, download=download, home=home, keys=keys, lock=lock)
         for member in parsed
     ]
     if "slice_len" in chosen:
@@ -191,12 +193,19 @@ def _steps_per_slice(num_slices: Any, batch_size: int | None) -> int:
 
 
 def _open_member(
-    member: Member, sampler: Mapping[str, Any], *, download: bool, home: Path | None, keys: Any
+    member: Member,
+    sampler: Mapping[str, Any],
+    *,
+    download: bool,
+    home: Path | None,
+    keys: Any,
+    lock: Path | str | bool | None,
 ) -> BaseDatasetExperienceReplay:
     options: dict[str, Any] = {
         "transform": _make_transforms(member),
         "sampler": _sampler_from_options(sampler),
         "keys": keys,
+        "lock": lock,
     }
     folder = expand_home(member.dataset)
     opened: BaseDatasetExperienceReplay

@@ -201,7 +201,9 @@ def find_files(request: DownloadRequest, *, aside: Path | None = None) -> Listin
         hash_check=options.hash_check,
     )
     listing = origin.resolve(target.entry.name, request.selection, upstream).narrow_to(request.selection)
-    if options.local is None and options.hash_check:
+    if options.expected is not None and listing.copied is None:
+        listing = options.expected.require_digests(listing, target.id)
+    elif options.local is None and options.hash_check:
         listing = expecting_recorded(listing, target.entry, target.paths)
     return replace(listing, assets=tuple(with_mirrors(asset, bases) for asset in listing.assets))
 

@@ -152,7 +152,7 @@ def _download(target: Target) -> Downloaded:
     paths, options = target.paths, target.options
     paths.check_changeable()
     with locked(paths, target.id, wait=options.wait, waiting=lambda owner: _warn(f"waiting for {owner}")):
-        if not options.force and not options.raw_only:
+        if not options.force and not options.raw_only and options.expected is None:
             # Another process may have stored the dataset in the meantime.
             target = replace(target, stored=stored_manifest(paths))
         selection = target.missing()
@@ -182,13 +182,13 @@ def _download(target: Target) -> Downloaded:
                 folder = paths.raw if folder == raw else folder
                 return Downloaded(target.id, folder, present=False, entry=target.entry, manifest=None)
             if listing.copied is not None:
-                _copy(request, listing, build)
+                copy_published(request, listing, build)
                 keep_raw = False
             else:
                 _convert(request, listing, build)
             if not keep_raw and raw != paths.raw and not has_only_copy(paths, Version(build.version)):
                 build.take_raw(raw)  # a process that dies from here on leaves nothing of the files
-            publish(build)
+            publish(build, None if options.expected is None else options.expected.accept)
     return _stored(target)
 
 
@@ -303,12 +303,16 @@ def _fetch_raw(request: DownloadRequest, listing: Listing) -> Path:
     return raw if first.is_relative_to(raw) else first.parent
 
 
-def _copy(request: DownloadRequest, listing: Listing, build: Build) -> None:
-    """Fetch the files of a dataset that was published in the stored format, into the folder of the build."""
+def copy_published(request: DownloadRequest, listing: Listing, build: Build) -> Manifest:
+    """Fetch the files of a dataset that was published in the stored format, into the folder of the build.
+
+    Returns:
+        The manifest of the copy, which is in the folder, too.
+    """
     from datasets_rl.build.copying import CopyJob, copy_stored
 
     job = CopyJob(listing.entry or request.target.entry, listing, request.selection)
-    copy_stored(job, _make_fetcher(request), build.version, work=build.work)
+    return copy_stored(job, _make_fetcher(request), build.version, work=build.work)
 
 
 def _convert(request: DownloadRequest, listing: Listing, build: Build) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from datasets_rl import sources
 from datasets_rl.disk import expand_home
 from datasets_rl.downloading.stored_selection import check_contains, grown_selection
-from datasets_rl.errors import Call, InvalidArgumentError, Remedy
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, LockMismatchError, Remedy
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Entry, Selection
+from datasets_rl.sources import Entry, Listing, Selection
 from datasets_rl.store import DatasetPaths
 from datasets_rl.store.find import entry_paths, missing_error, stored_manifest
 from datasets_rl.store.publish import canonical
@@ -21,6 +21,45 @@ from datasets_rl.ted.keys import NEXT
 if TYPE_CHECKING:
     from datasets_rl.build.engines import Engine
     from datasets_rl.format.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a download must give, as a lock of datasets states it."""
+
+    digest: str
+    """The digest of the files of the dataset, see `Manifest.files_digest`."""
+    raw: Mapping[str, str]
+    """The SHA-256 of each raw file, by path. Empty if the raw files are not known."""
+    accept: Callable[[Manifest], None]
+    """Raises an error of this package for the manifest of another dataset, which is then not published."""
+
+    def require_digests(self, listing: Listing, dataset_id: str) -> Listing:
+        """Return a listing of which each file must have the expected digest.
+
+        Raises:
+            LockMismatchError: If the upstream lists another digest, or lacks a file.
+        """
+        listed = {asset.path: asset for asset in listing.assets}
+        problems = [
+            f"the raw file {path} is not among the files of the upstream, expected the sha256 {sha256}"
+            for path, sha256 in self.raw.items()
+            if path not in listed
+        ]
+        problems += [
+            f"the raw file {path} has the sha256 {asset.sha256} at the upstream, expected {self.raw[path]}"
+            for path, asset in listed.items()
+            if self.raw.get(path, asset.sha256) != asset.sha256 and asset.sha256 is not None
+        ]
+        if problems:
+            other = Remedy(
+                "the upstream publishes another file: name a place that has the locked dataset with {}, or lock the new "
+                "file after a download",
+                Argument("places"),
+            )
+            raise LockMismatchError(dataset_id, problems, hint=other)
+        assets = (replace(asset, sha256=self.raw.get(asset.path, asset.sha256)) for asset in listing.assets)
+        return replace(listing, assets=tuple(assets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +79,8 @@ class DownloadOptions:
     engine: Engine | None = None
     wait: float = 3600.0
     settings: Settings | None = None
+    expected: Expected | None = None
+    """What the result must be. A stored dataset is then replaced, and stays as another version."""
 
     @property
     def local(self) -> Path | None:
@@ -90,7 +131,7 @@ class Target:
         suffix = dataset_id.removeprefix(sources.split_derived(dataset_id)[0])
         paths = entry_paths(entry, suffix, root=options.root, settings=settings)
         # A version that is replaced in any case is not read.
-        replaces = options.force or options.raw_only
+        replaces = options.force or options.raw_only or options.expected is not None
         if suffix and replaces:
             raise InvalidArgumentError(
                 f"{dataset_id} was derived from another dataset, and cannot be downloaded",
@@ -100,7 +141,7 @@ class Target:
         own_copy = False
         # A stored dataset grows from its original files. The copy of the upstream's own library does not state its
         # revision.
-        asks_upstream = options.from_local or options.force or options.mirrors or "revision" in selection.options
+        asks_upstream = options.from_local or replaces or options.mirrors or "revision" in selection.options
         if stored is None and not (suffix or asks_upstream):
             copy = sources.get_source(entry.source).own_copy(entry.name)
             options, own_copy = replace(options, from_local=copy), copy is not None
@@ -133,4 +174,8 @@ class Target:
 
     def request(self, selection: Selection) -> str:
         """Return the request of a download, as canonical JSON: equal for calls that make the same dataset."""
-        return canonical({"download": self.entry.id, "selection": selection.to_json()})
+        request = {"download": self.entry.id, "selection": selection.to_json()}
+        # Not the request of a download, by which the expected version would supersede the stored version.
+        return canonical(
+            request if (expected := self.options.expected) is None else {"as_locked": expected.digest, **request}
+        )

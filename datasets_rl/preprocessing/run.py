@@ -10,7 +10,7 @@ After a kill, a further run resumes: completed partial datasets are kept, and so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from datasets_rl import disk
 from datasets_rl.build.engines import Engine
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
-from datasets_rl.format.manifest import concatenated
+from datasets_rl.format.manifest import Manifest, concatenated
 from datasets_rl.preprocessing.dry_run import DryRun, dry_run_recipe
 from datasets_rl.preprocessing.make import Make, fit_recipe
 from datasets_rl.preprocessing.merge import open_datasets
@@ -109,13 +109,46 @@ def preprocess(
     if not force and plan.is_present:
         sweep_dataset(target)
         return target.folder
+    return make_result(
+        plan,
+        jobs=jobs,
+        max_ram=max_ram,
+        engine=engine,
+        force=force,
+        threads=threads,
+        num_parts=num_parts,
+        wait=wait,
+        settings=settings,
+    )
+
+
+def make_result(  # noqa: D417 -- `preprocess` describes the others
+    plan: Plan,
+    *,
+    jobs: int | None = None,
+    max_ram: int | None = None,
+    engine: Engine | None = None,
+    force: bool = False,
+    threads: int = 1,
+    num_parts: int | None = None,
+    wait: float = 3600.0,
+    settings: Settings,
+    accept: Callable[[Manifest], None] | None = None,
+) -> Path:
+    """Make the result of a plan, and return its folder. `preprocess` describes the other arguments and errors.
+
+    Args:
+        plan: The plan.
+        accept: Called with the manifest of the result before the result is published, to refuse it by an error.
+    """
+    target = plan.paths
     target.check_changeable()
     with locked(target, str(target.folder), wait=wait):
         if not force and plan.is_present:
             return target.folder
         parent = current_version(target)
         folders = plan.folders
-        if in_place and parent is not None:
+        if plan.in_place and parent is not None:
             parent = _input_version(plan, parent)
             folders = [parent.folder]
         stored = open_datasets([str(path) for path in folders])
@@ -132,7 +165,7 @@ def preprocess(
                 # The recipe does not work, so that its partial results will not be used.
                 disk.remove_tree(made.work, target.folder)
                 raise
-            publish(made)
+            publish(made, accept)
     return target.folder
 
 

@@ -1,9 +1,11 @@
-"""Parser of TOML files of users: recipes, mixtures, descriptions of datasets."""
+"""TOML files of users: recipes, mixtures, descriptions and locks of datasets."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -29,6 +31,18 @@ def parse_toml(text: str) -> dict[str, Any]:
     if document is None or _is_deeper(document, MAX_DEPTH):
         raise ValueError(f"the tables and arrays are nested more than {MAX_DEPTH} deep")
     return document
+
+
+def toml_value(value: Any) -> str:
+    """Return a text, a number, a Boolean, a list or a mapping as TOML."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{name} = {toml_value(item)}' for name, item in value.items())} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    # JSON escapes every character of a text that TOML forbids but this one.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _is_deeper(document: dict[str, Any], depth: int) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets_rl import disk
 from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
-from datasets_rl.errors import DiskFullError, ManifestError, NotADatasetError
+from datasets_rl.errors import DatasetsRLError, DiskFullError, ManifestError, NotADatasetError
 from datasets_rl.format.current import VERSION_NAME, read_current
 from datasets_rl.store.layout import DatasetPaths, is_own_name, unmark_folder
 
@@ -365,11 +365,13 @@ def point_to_published(paths: DatasetPaths, request: str, parent: Version | None
     return False
 
 
-def publish(build: Build) -> Version:
+def publish(build: Build, accept: Callable[[Manifest], None] | None = None) -> Version:
     """Make a finished build the current version of the dataset.
 
     Args:
         build: The build. The manifest is complete except for the request and the parent.
+        accept: Called with the manifest before anything is published, to refuse the build by an error of this package. A
+            refused build is deleted.
 
     Returns:
         The new version.
@@ -380,8 +382,15 @@ def publish(build: Build) -> Version:
     from datasets_rl.format.manifest import Manifest
 
     paths = build.paths
+    written = Manifest.read(build.version)
+    if accept is not None:
+        try:
+            accept(written)
+        except DatasetsRLError:
+            disk.remove_tree(build.work, paths.folder)
+            raise
     digest = build.parent.digest if build.parent is not None else ""
-    manifest = replace(Manifest.read(build.version), request=build.request, parent=digest)
+    manifest = replace(written, request=build.request, parent=digest)
     manifest.write(build.version)
     disk.sync_tree(build.version)
     # The name of a folder without a manifest, as of an interrupted copy, is taken, too.

@@ -20,6 +20,8 @@ from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
 from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
 from datasets_rl.libraries import importing
+from datasets_rl.lockfile.lock import LOCK_FILE
+from datasets_rl.lockfile.write import lock_opened
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints
@@ -215,6 +217,7 @@ class Run:
         self._evaluate_with = evaluate or partial(self.evaluate, learner)
         with self._threads(), self._interrupts:
             self._resume()
+            self._write_lock()
             end = f"{self.args.steps:,}" if source is None else f"the end of the episode with step {self.args.steps:,}"
             self._print(
                 f"{self.name} on {self.args.dataset}, from step {self.step:,} to {end}, with checkpoints in {self.args.out}"
@@ -339,6 +342,14 @@ class Run:
         values = [row[loss] for row in self._history if loss in row]
         if values and self._history[-1]["step"] == self.step and values[-1] <= min(values):
             checkpoints.write_checkpoint(path.with_name(checkpoints.BEST), state)
+
+    def _write_lock(self) -> None:
+        """Write which data the run trains on beside the checkpoints."""
+        opened = lock_opened(
+            self.args.out / LOCK_FILE, self.args.dataset, self.dataset.manifest, self.dataset.data_path
+        )
+        with disk.disk_errors(self.args.out, hint=checkpoints.FULL):
+            opened.write()
 
     def _settings(self) -> dict[str, Any]:
         settings = {name: value for name, value in vars(self.args).items() if name not in _CHANGEABLE}

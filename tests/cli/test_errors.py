@@ -21,6 +21,8 @@ CASES = [
     (errors.OfflineError("a.hdf5"), 4),
     (errors.IntegrityError("a.hdf5", ["it is cut"]), 5),
     (errors.ManifestError("manifest.json", ["steps is -1"]), 5),
+    (errors.LockMismatchError("demo/pendulum", ["there are 3 steps, expected 4"]), 5),
+    (errors.OutdatedLockError("rlds.lock", ["the lock has no dataset demo/pendulum"]), 1),
     (errors.DiskFullError("/data", 10, 1), 6),
     (errors.FileTooLargeError("/data", 1), 6),
     (errors.NotWritableError("/data", "Permission denied"), 1),

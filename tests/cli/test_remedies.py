@@ -131,6 +131,7 @@ def test_every_argument_in_a_remedy_is_one_of_a_public_function_and_an_option():
         "preprocess",
         "mixture",
         "list_datasets",
+        "lockfile.sync",
         "normalized_score",
         "Selection",
     )
