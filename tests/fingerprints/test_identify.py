@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
-from fingerprints import planted
 import pytest
 from exports import export_stored
+from fingerprints import planted
 
 from datasets_rl.identifying import identify
 from datasets_rl.settings import Settings
