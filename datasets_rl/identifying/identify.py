@@ -144,9 +144,8 @@ class Search:
             found |= held
             tally = tallies.setdefault(number, _Tally())
             tally.exact, tally.partial = int(complete.sum()), int((held & ~complete).sum())
-            tally.fields = tuple(
-                name for name, same in zip(prints.names, equal[held].all(axis=0).tolist(), strict=True) if same
-            )
+            common = np.asarray(equal[held]).all(axis=0)
+            tally.fields = tuple(name for name, same in zip(prints.names, np.atleast_1d(common), strict=True) if same)
         if near:
             moves = (prints.sketches["hash"] != 0).sum(axis=1) >= _FEWEST_WINDOWS
             informative &= moves | found

@@ -115,7 +115,7 @@ def test_planted_copies_are_found(tmp_path, kind):
     assert shares["other keys and dtypes"] == 1
 
 
-def test_an_index_of_many_episodes_is_searched_without_a_pass_over_it(tmp_path):
+def test_an_index_of_many_episodes_is_searched_without_a_pass_over_it():
     """The words of a hundred thousand episodes: the occurrences are those of a slow search."""
     from datasets_rl.identifying.index import Index
 
