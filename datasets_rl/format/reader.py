@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE, Fingerprints
 from datasets_rl.format.current import in_current_version
+from datasets_rl.format.episode_log import EPISODES_FILE
 from datasets_rl.format.images.base import Items
 from datasets_rl.format.images.compressed import dictionary_file, read_dictionary
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, release_pages, take_fields
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
-from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
@@ -54,10 +55,21 @@ class StoredDataset:
         # The folder may be a link to another disk. Links within the folder are rejected.
         in_current_version(folder.resolve(), self._open)
 
-    def _open(self, version: Path) -> None:
+    @classmethod
+    def unpublished(cls, folder: Path, manifest: Manifest) -> StoredDataset:
+        """Open a folder that has all files of a version but its manifest.
+
+        Raises:
+            IntegrityError: As for a version.
+        """
+        stored = cls.__new__(cls)
+        stored._open(folder.resolve(), manifest)  # noqa: SLF001  # of this class
+        return stored
+
+    def _open(self, version: Path, manifest: Manifest | None = None) -> None:
         self.folder = version
         """The folder of the opened version."""
-        self.manifest = Manifest.read(self.folder)
+        self.manifest = manifest or Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._items: dict[str, Items] = {}
         self._whole: dict[str, Any] = {}
@@ -107,6 +119,12 @@ class StoredDataset:
             )
             raise IntegrityError(str(path), [problem])
         return table
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """Fingerprints of the episodes, [E], from the files."""
+        records, sketches = (np.asarray(self.map(name)) for name in (FINGERPRINTS_FILE, SKETCHES_FILE))
+        return Fingerprints(records, sketches, self.episodes.lengths, self.episodes["final_known"])
 
     @property
     def rows(self) -> NDArray[Any]:
