@@ -30,8 +30,8 @@ SKETCH_SIZE = 64
 """Number of windows of a sketch: those with the smallest hashes, in ascending order. A sketch of fewer windows ends with zeros."""
 _HASH, _STEP = np.uint64(32), np.uint64(0xFFFFFFFF)
 _BLOCK = 4096
-_TAIL = 16
-"""Steps before the next one that windows may have."""
+_WINDOW = 16
+"""Steps of a window but its middle."""
 
 
 class Sketcher:
@@ -108,7 +108,7 @@ class Sketcher:
             self._kept,
             kept,
         )
-        self._tail = values[:, max(0, tail + count - min(int(self._state[1]), _TAIL + 1)) :].copy()
+        self._tail = values[:, max(0, tail + count - min(int(self._state[1]), _WINDOW + 1)) :].copy()
         sketches = np.zeros(kept.shape, SKETCH)
         sketches["hash"], sketches["step"] = kept >> _HASH, kept & _STEP
         return sketches
@@ -123,13 +123,13 @@ class Sketcher:
 def _extremes(anchors: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return step and anchor of each value of [A, n] that none of the 8 before and after it exceeds, or all of them do, [P, 2]."""
     found = [np.empty((0, 2), np.int64)]
-    for start in range(0, anchors.shape[1] - _TAIL, _BLOCK):  # a block fits the cache
-        block = anchors[:, start : start + _BLOCK + _TAIL]
+    for start in range(0, anchors.shape[1] - _WINDOW, _BLOCK):  # a block fits the cache
+        block = anchors[:, start : start + _BLOCK + _WINDOW]
         highs = lows = block
         for distance in (1, 2, 4, 8):  # the greatest of 2, 4, 8 and 16 values from each on
             highs = np.maximum(highs[:, :-distance], highs[:, distance:])
             lows = np.minimum(lows[:, :-distance], lows[:, distance:])
-        half = _TAIL // 2
+        half = _WINDOW // 2
         middle = block[:, half : block.shape[1] - half]
         extreme = middle >= np.maximum(highs[:, :-1], highs[:, 1:])
         extreme |= middle <= np.minimum(lows[:, :-1], lows[:, 1:])

@@ -176,7 +176,7 @@ def sketch_rows(
     kinds = len(anchors) // 2
     for run in range(len(starts)):
         steps = state[1]
-        begin = starts[run] + tail - min(steps, tail) if run == 0 else starts[run] + tail
+        begin = max(starts[run] + tail - steps, 0)
         zero = starts[run] + tail - steps
         earliest = max(begin + SPAN, starts[run] + tail - SPAN)
         while place < len(places) and places[place, 0] < stops[run] + tail - SPAN:

@@ -108,7 +108,12 @@ def demonstrations(seed: int) -> Rows:
     path += 0.002 * np.cumsum(generator.standard_normal(path.shape), axis=0)
     grip = np.repeat(generator.integers(0, 2, 6), 30)[:, None]
     actions = np.concatenate([np.diff(path, axis=0, append=path[-1:])[:, :6] * 20, grip], axis=1)
-    return {"observation": F32(path), "action": F32(actions), "next.reward": np.zeros((180, 1), F32), "time": F32(np.arange(180)[:, None] * 0.05)}
+    return {
+        "observation": F32(path),
+        "action": F32(actions),
+        "next.reward": np.zeros((180, 1), F32),
+        "time": F32(np.arange(180)[:, None] * 0.05),
+    }
 
 
 def frames(seed: int) -> Rows:
@@ -131,7 +136,12 @@ def camera(seed: int) -> Rows:
     images = np.zeros((180, 64, 64, 1), np.uint8)
     for image, (row, column) in zip(images, places, strict=True):
         image[row : row + 5, column : column + 5] = 255
-    return {"observation.state": rows["observation"], "observation.pixels": images, "action": rows["action"], "next.reward": rows["next.reward"]}
+    return {
+        "observation.state": rows["observation"],
+        "observation.pixels": images,
+        "action": rows["action"],
+        "next.reward": rows["next.reward"],
+    }
 
 
 def grid(seed: int) -> Rows:
@@ -163,7 +173,11 @@ def scripted(seed: int) -> Rows:
     """Actions of a script, the times of the steps, and a state that rests: equal in all episodes."""
     del seed
     times = np.arange(100)[:, None] * 0.02
-    return {"observation": np.ones((100, 3), F32), "action": F32(np.where(times < 1, 0.5, -0.5)), "next.reward": F32(times)}
+    return {
+        "observation": np.ones((100, 3), F32),
+        "action": F32(np.where(times < 1, 0.5, -0.5)),
+        "next.reward": F32(times),
+    }
 
 
 def _floats(rows: Rows) -> Rows:
@@ -182,7 +196,11 @@ def renamed(rows: Rows) -> list[Rows]:
 
 def rounded(rows: Rows) -> list[Rows]:
     """Numbers as float16."""
-    return [rows | {name: values.astype(np.float16) for name, values in _floats(rows).items() if name != "next.reward"} | {"next.reward": F32(np.float16(rows["next.reward"]))}]
+    return [
+        rows
+        | {name: values.astype(np.float16) for name, values in _floats(rows).items() if name != "next.reward"}
+        | {"next.reward": F32(np.float16(rows["next.reward"]))}
+    ]
 
 
 def scaled(rows: Rows) -> list[Rows]:
@@ -274,8 +292,15 @@ def store(folder: Path, episodes: Iterator[Rows] | Sequence[Rows], name: str = "
     written = writer.finish()
     writer.discard()
     Manifest(
-        name, written.steps, written.episodes, written.final_unknown, written.schema, written.files,
-        statistics=written.statistics, spikes=written.spikes, specs=specs_of_schema(written.schema, {}),
+        name,
+        written.steps,
+        written.episodes,
+        written.final_unknown,
+        written.schema,
+        written.files,
+        statistics=written.statistics,
+        spikes=written.spikes,
+        specs=specs_of_schema(written.schema, {}),
     ).write(folder)
     return StoredDataset(folder)
 
@@ -286,11 +311,17 @@ def search(of: StoredDataset, *among: StoredDataset) -> Identity:
     return Search(of, "query", others, make_index(among), ()).run(near=True)
 
 
-def share_found(kind: str, change: str, stored: StoredDataset, episodes: Sequence[Rows], folder: Path) -> tuple[int, int]:
+def share_found(
+    kind: str, change: str, stored: StoredDataset, episodes: Sequence[Rows], folder: Path
+) -> tuple[int, int]:
     """Return how many copies of episodes are found, and how many there are."""
     copies = joined(episodes) if change == JOINED else [copy for rows in episodes for copy in CHANGES[change](rows)]
     identity = search(store(folder / f"{kind}-{change}", copies[::-1]), stored)
-    found = identity.matches[0].exact if change in EXACT and identity.matches else identity.episodes - identity.unknown - identity.uninformative
+    found = (
+        identity.matches[0].exact
+        if change in EXACT and identity.matches
+        else identity.episodes - identity.unknown - identity.uninformative
+    )
     return found, identity.episodes - identity.uninformative
 
 
