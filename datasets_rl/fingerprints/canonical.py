@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.choice import row_loops
+
 RowDigests = NDArray[np.uint64]
 """The digest of each row, uint64 [n, 2]."""
 
@@ -32,6 +34,8 @@ PACKED = 64
 """The least number of elements of a row that are hashed as bytes if all of them are integers from 0 to 255."""
 _EXACT = 1 << 53
 _BYTE = 255
+_CALL, _NUMBER, _BYTE_TIME = 50_000, 30, 4
+"""Nanoseconds of a call of the loops in numpy, for a number, and for a byte."""
 
 
 def digest_numbers(values: NDArray[Any]) -> tuple[RowDigests, NDArray[np.bool_]]:
@@ -45,20 +49,14 @@ def digest_numbers(values: NDArray[Any]) -> tuple[RowDigests, NDArray[np.bool_]]
     Returns:
         The digests, [n, 2], and which rows are fine, bool [n].
     """
-    from datasets_rl.fingerprints.loops import digest_float32, digest_float64  # deferred: it loads numba
-
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
     digests, fine = np.empty((len(rows), 2), np.uint64), np.ones(len(rows), np.bool_)
     packed = _are_bytes(rows)
     if packed.all():
         return (digest_bytes(rows.astype(np.uint8, copy=False)), fine) if len(rows) else (digests, fine)
-    if rows.dtype == np.float32:
-        digest_float32(np.ascontiguousarray(rows), digests, fine)
-    elif rows.dtype == np.float64:
-        digest_float64(np.ascontiguousarray(rows), digests, fine)
-    else:
-        digest_float64(rows.astype(np.float64, order="C"), digests, fine)
-        _digest_wide_integers(rows, digests)
+    floats = rows if rows.dtype == np.float32 else rows.astype(np.float64, copy=False)
+    row_loops(_CALL + _NUMBER * rows.size).digest_rows(np.ascontiguousarray(floats), digests, fine)
+    _digest_wide_integers(rows, digests)
     if packed.any():
         digests[packed] = digest_bytes(rows[packed].astype(np.uint8))
         fine[packed] = True
@@ -77,10 +75,9 @@ def digest_spans(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> RowDigests
 
     The digest of no bytes is zeros, as an unknown image is.
     """
-    from datasets_rl.fingerprints.loops import digest_bytes as run
-
     digests = np.zeros((len(ends), 2), np.uint64)
-    run(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), digests)
+    loops = row_loops(_CALL * (1 + len(ends) // 8) + _BYTE_TIME * data.size)
+    loops.digest_bytes(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), digests)
     return digests
 
 

@@ -20,8 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.fingerprints.canonical import RowDigests
+from datasets_rl.fingerprints.choice import row_loops
+from datasets_rl.fingerprints.constants import STATE
 from datasets_rl.fingerprints.sketch import SKETCH, SKETCH_SIZE, Sketcher
 
+_RUN, _ROW = 100_000, 250
+"""Nanoseconds in numpy of a run of rows, and of a row."""
 FINGERPRINTS_FILE = "fingerprints.npy"
 SKETCHES_FILE = "sketches.npy"
 FIELD = np.dtype([("digest", "<u8", (2,)), ("final", "<u8", (2,)), ("bits", "<u4"), ("rows", "<u4")])
@@ -117,8 +121,6 @@ class Fingerprinter:
     """
 
     def __init__(self, sizes: Mapping[str, int], windows: int = SKETCH_SIZE) -> None:
-        from datasets_rl.fingerprints.loops import STATE  # deferred: it loads numba
-
         self.dtype = fingerprint_dtype([*sizes])
         self._sizes = sizes
         self._states = {name: np.zeros(STATE, np.uint64) for name in sizes}
@@ -142,8 +144,6 @@ class Fingerprinter:
             stops: The row after the last row of each run.
             ended: Which runs end their episode.
         """
-        from datasets_rl.fingerprints.loops import fold_rows
-
         records = np.zeros(int(ended.sum()), self.dtype)
         digests, counts = np.zeros((len(starts), 2), np.uint64), np.zeros((len(starts), 2), np.uint32)
         for name, field in rows.items():
@@ -151,7 +151,8 @@ class Fingerprinter:
             if field.numbers is not None and math.prod(field.numbers.shape[1:]) == 1:
                 scalars = field.numbers.reshape(-1).astype(np.float64)
             state, last = self._states[name], self._last[name]
-            fold_rows(field.digests, field.fine, scalars, starts, stops, ended, state, last, digests, counts)
+            loops = row_loops(_RUN * len(starts) + _ROW * len(field.digests))
+            loops.fold_rows(field.digests, field.fine, scalars, starts, stops, ended, state, last, digests, counts)
             record = records[name]
             record["digest"], record["bits"], record["rows"] = digests[ended], *counts[ended].T
             if name in finals:

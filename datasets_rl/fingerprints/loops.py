@@ -12,24 +12,15 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.constants import FIRST, GOLDEN, GRAMS, ROTATION_A, ROTATION_B, ROW_GRAM, ROWS, SECOND
 from datasets_rl.loop_compiler import compile_for, pointer_to
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_ROTATION_A, _ROTATION_B = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
-_GRAM = np.uint64(0x9FB21C651E98DF25 << 8 & 0xFFFFFFFFFFFFFFFF)
-"""Eight multiplications by this factor, a multiple of 256, make any integer zero modulo 2^64."""
-_SIGN, _NAN, _INFINITY = np.uint64(1 << 63), np.uint64(0x7FF8000000000000), np.uint64(0x7FF0000000000000)
 _BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
 _FLOATS = numba.types.Array(numba.float32, 2, "C", readonly=True)
 _DOUBLES = numba.types.Array(numba.float64, 2, "C", readonly=True)
 _ENDS, _FLAGS = numba.int64[::1], numba.boolean[::1]
 _PAIRS = numba.uint64[:, ::1]
 _ONE, _BITS = np.uint64(1), np.uint64(63)
-STATE = 40
-"""Words of the state of a field in an open episode: two sums, the number of steps, the last 8 rows, the number of new fine rows, of
-other new rows, and of distinct rows, an unused word, and two sets of 1,024 bits."""
-_ROWS, _GRAMS = 8, 24
 
 
 @intrinsic
@@ -50,16 +41,16 @@ word_at: Any = _word_at  # its first argument is passed by the compiler
 
 @njit(inline="always")
 def _mixed(word: Any) -> Any:
-    word = (word ^ (word >> uint64(30))) * _FIRST
-    word = (word ^ (word >> uint64(27))) * _SECOND
+    word = (word ^ (word >> uint64(30))) * FIRST
+    word = (word ^ (word >> uint64(27))) * SECOND
     return word ^ (word >> uint64(31))
 
 
 @njit(inline="always")
 def _spread(word: Any, number: Any) -> Any:
     """Return the mixed bits of a word at a place of its row. Instructions for several words at once do this."""
-    word = (word ^ (word >> uint64(32))) + number * _GOLDEN
-    word = (word ^ (word >> uint64(29))) * _FIRST
+    word = (word ^ (word >> uint64(32))) + number * GOLDEN
+    word = (word ^ (word >> uint64(29))) * FIRST
     return word ^ (word >> uint64(32))
 
 
@@ -98,7 +89,7 @@ def _digest_rows(values: NDArray[Any], digests: NDArray[np.uint64], fine: NDArra
         for number in range(size):
             word = _spread(_canonical(float64(values[row, number])), uint64(number + 1))
             first += word
-            second += (word * _SECOND) ^ (word >> uint64(23))
+            second += (word * SECOND) ^ (word >> uint64(23))
         digests[row, 0] = _mixed(first)
         digests[row, 1] = _mixed(second)
         is_fine = False
@@ -110,8 +101,13 @@ def _digest_rows(values: NDArray[Any], digests: NDArray[np.uint64], fine: NDArra
         fine[row] = is_fine
 
 
-digest_float32 = compile_for(numba.void(_FLOATS, _PAIRS, _FLAGS))(_digest_rows)
-digest_float64 = compile_for(numba.void(_DOUBLES, _PAIRS, _FLAGS))(_digest_rows)
+_digest_float32 = compile_for(numba.void(_FLOATS, _PAIRS, _FLAGS))(_digest_rows)
+_digest_float64 = compile_for(numba.void(_DOUBLES, _PAIRS, _FLAGS))(_digest_rows)
+
+
+def digest_rows(values: NDArray[Any], digests: NDArray[np.uint64], fine: NDArray[np.bool_]) -> None:
+    """Compute the digests of rows of float32 or float64, see `_digest_rows`."""
+    (_digest_float32 if values.dtype == np.float32 else _digest_float64)(values, digests, fine)
 
 
 @compile_for(numba.void(_BYTES, _ENDS, _PAIRS))
@@ -129,17 +125,17 @@ def digest_bytes(data: NDArray[np.uint8], ends: NDArray[np.int64], digests: NDAr
         if size <= 0:
             continue
         whole = size // 8
-        first, second = _GOLDEN * uint64(size), uint64(size)
+        first, second = GOLDEN * uint64(size), uint64(size)
         for number in range(whole):
             word = _spread(word_at(data, start + 8 * number), uint64(number + 1))
             first += word
-            second += (word * _SECOND) ^ (word >> uint64(23))
+            second += (word * SECOND) ^ (word >> uint64(23))
         last = uint64(0)
         for number in range(size % 8):
             last |= uint64(data[start + 8 * whole + number]) << uint64(8 * number)
         word = _spread(last, uint64(whole + 1))
         first += word
-        second += (word * _SECOND) ^ (word >> uint64(23))
+        second += (word * SECOND) ^ (word >> uint64(23))
         digests[row, 0], digests[row, 1] = _mixed(first), _mixed(second)
         start = ends[row]
 
@@ -158,8 +154,8 @@ def _is_predicted(state: Any, last: Any, value: Any) -> Any:
 def _count_row(state: Any, second: Any, is_fine: Any, predicted: Any) -> None:
     """Count a row that the episode did not have before, or had in another place among the 8 last rows."""
     bit, gram = _mixed(second), _mixed(state[3])
-    place, mask = _ROWS + int64(bit >> uint64(60)), _ONE << (bit & _BITS)
-    gram_place, gram_mask = _GRAMS + int64(gram >> uint64(60)), _ONE << (gram & _BITS)
+    place, mask = ROWS + int64(bit >> uint64(60)), _ONE << (bit & _BITS)
+    gram_place, gram_mask = GRAMS + int64(gram >> uint64(60)), _ONE << (gram & _BITS)
     if not state[place] & mask:
         state[place] |= mask
         state[6] += _ONE
@@ -213,9 +209,9 @@ def fold_rows(
     for run in range(len(starts)):
         for row in range(starts[run], stops[run]):
             first, second = rows[row, 0], rows[row, 1]
-            state[0] = state[0] * _ROTATION_A + first
-            state[1] = state[1] * _ROTATION_B + second
-            state[3] = state[3] * _GRAM + first
+            state[0] = state[0] * ROTATION_A + first
+            state[1] = state[1] * ROTATION_B + second
+            state[3] = state[3] * ROW_GRAM + first
             predicted = _is_predicted(state, last, values[row]) if len(values) else False
             state[2] += _ONE
             _count_row(state, second, fine[row], predicted)

@@ -19,7 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.fingerprints.canonical import RowDigests
+from datasets_rl.fingerprints.choice import window_loops
+from datasets_rl.fingerprints.constants import ELEMENTS, GROUP
 
+_RUN, _PLACE = 100_000, 2_000
+"""Nanoseconds in numpy of a run of rows, of each field, and of a place where a window may be."""
 SKETCH = np.dtype([("hash", "<u4"), ("step", "<u4")])
 """A window of an episode: the hash of its shape, and the step in its middle."""
 SKETCH_SIZE = 64
@@ -39,8 +43,6 @@ class Sketcher:
     """
 
     def __init__(self, sizes: Mapping[str, int], capacity: int = SKETCH_SIZE) -> None:
-        from datasets_rl.fingerprints.sketch_loops import ELEMENTS, GROUP  # deferred: it loads numba
-
         self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size}
         self._others = [name for name, size in sizes.items() if not size]
         counts = [*self._floats.values()]
@@ -75,8 +77,6 @@ class Sketcher:
             stops: As in `Fingerprinter.add`.
             ended: As in `Fingerprinter.add`.
         """
-        from datasets_rl.fingerprints.sketch_loops import sketch_rows
-
         count, tail = int(stops[-1]), self._tail.shape[1]
         values = np.empty((len(self._tail), tail + count))
         values[:, :tail] = self._tail
@@ -90,12 +90,14 @@ class Sketcher:
         for number, name in enumerate(self._others):
             others[number] = digests[name]
         kept = np.zeros((int(ended.sum()), len(self._kept)), np.uint64)
-        sketch_rows(
+        places = _extremes(anchors)
+        loops = window_loops(_RUN * (1 + len(others)) * len(starts) + _PLACE * len(places))
+        loops.sketch_rows(
             values,
             anchors,
             self._firsts,
             self._groups,
-            _extremes(anchors),
+            places,
             tail,
             others,
             self._grams,

@@ -9,22 +9,20 @@ import numpy as np
 from numba import int64, njit, uint64
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.constants import (
+    COARSE,
+    FINE,
+    FIRST,
+    GOLDEN,
+    HASH_BITS,
+    SAMPLED,
+    SECOND,
+    SMALLEST_RANGE,
+    SPAN,
+    WINDOW_GRAM,
+)
 from datasets_rl.loop_compiler import compile_for
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_GRAM = np.uint64(0x9FB21C651E98DF25 << 4 & 0xFFFFFFFFFFFFFFFF)
-"""Sixteen multiplications by this factor, a multiple of 16, make any integer zero modulo 2^64."""
-SPAN = 8
-"""Steps of a window before its middle, and as many after it."""
-ELEMENTS = 6
-"""The elements of a field that have windows: the first ones."""
-GROUP = 3
-"""The elements of a window, at most."""
-_COARSE, _FINE = 6.0, 16.0
-_SMALLEST_RANGE = 2.0**-7
-_SAMPLED = 4
-_HASH = np.uint64(32)
 _VALUES, _NUMBERS, _PLACES = numba.float64[:, ::1], numba.int64[::1], numba.int64[:, ::1]
 _DIGESTS, _PAIRS = numba.uint64[:, :, ::1], numba.uint64[:, ::1]
 _FLAGS, _STATE, _WORDS = numba.boolean[::1], numba.int64[::1], numba.uint64[::1]
@@ -32,21 +30,21 @@ _FLAGS, _STATE, _WORDS = numba.boolean[::1], numba.int64[::1], numba.uint64[::1]
 
 @njit(inline="always")
 def _mixed(word: Any) -> Any:
-    word = (word ^ (word >> uint64(30))) * _FIRST
-    word = (word ^ (word >> uint64(27))) * _SECOND
+    word = (word ^ (word >> uint64(30))) * FIRST
+    word = (word ^ (word >> uint64(27))) * SECOND
     return word ^ (word >> uint64(31))
 
 
 @njit
 def _keep(word: Any, step: Any, kept: Any, count: Any) -> Any:
     """Insert a window among those with the smallest hashes, unless its hash is there. Return the number of windows."""
-    entry = (word << _HASH) | uint64(step)
+    entry = (word << HASH_BITS) | uint64(step)
     if count == len(kept) and entry >= kept[count - 1]:
         return count
     place = int64(np.searchsorted(kept[:count], entry))
-    if place > 0 and kept[place - 1] >> _HASH == word:
+    if place > 0 and kept[place - 1] >> HASH_BITS == word:
         return count
-    if place < count and kept[place] >> _HASH == word:
+    if place < count and kept[place] >> HASH_BITS == word:
         kept[place] = entry
         return count
     if count < len(kept):
@@ -64,15 +62,17 @@ def _shape(values: Any, middle: Any, levels: Any, word: Any) -> Any:
     low = high = center
     for offset in range(-SPAN, SPAN + 1, 2):
         value = values[middle + offset]
+        if np.isnan(value):
+            return uint64(0)
         low = min(low, value)
         high = max(high, value)
     extent = high - low
-    if not extent > _SMALLEST_RANGE * max(abs(low), abs(high)):
+    if not extent > SMALLEST_RANGE * max(abs(low), abs(high)):
         return uint64(0)
     factor = levels / extent
     for offset in range(-SPAN, SPAN + 1, 2):
         difference = abs(center - values[middle + offset]) * factor
-        word = (word ^ uint64(int64(np.floor(difference + 0.5)) + 64)) * _GOLDEN
+        word = (word ^ uint64(int64(np.floor(difference + 0.5)) + 64)) * GOLDEN
         word ^= word >> uint64(29)
     return word
 
@@ -92,13 +92,13 @@ def _keep_window(values: Any, first: Any, group: Any, middle: Any, kind: Any, st
 
     The first half of the hash depends on one element, so that the others are seldom looked at.
     """
-    word = _shape(values[first], middle, _FINE if group == 1 else _COARSE, uint64(group + 4 * kind))
+    word = _shape(values[first], middle, FINE if group == 1 else COARSE, uint64(group + 4 * kind))
     half = _mixed(word) >> uint64(48) << uint64(16) | uint64(1 << 16)
-    if word == uint64(0) or (count == len(kept) and half > kept[count - 1] >> _HASH):
+    if word == uint64(0) or (count == len(kept) and half > kept[count - 1] >> HASH_BITS):
         return count
     for other in range(first + 1, first + group):
         if word != uint64(0):
-            word = _shape(values[other], middle, _COARSE, word)
+            word = _shape(values[other], middle, COARSE, word)
     if word == uint64(0):
         return count
     return _keep(half | _mixed(word) >> uint64(48), step, kept, count)
@@ -109,10 +109,10 @@ def _keep_rows(digests: Any, start: Any, stop: Any, gram: Any, step: Any, kept: 
     """Keep windows of 16 rows with the same values, a fourth of those that end where the value changes."""
     for row in range(start, stop):
         word = digests[row, 0]
-        gram[0] = gram[0] * _GRAM + word
+        gram[0] = gram[0] * WINDOW_GRAM + word
         number = step + row - start
-        if word != gram[1] and word % uint64(_SAMPLED) == uint64(0) and number >= 2 * SPAN - 1:
-            count = _keep(_mixed(gram[0]) >> _HASH | uint64(1), number - SPAN, kept, count)
+        if word != gram[1] and word % uint64(SAMPLED) == uint64(0) and number >= 2 * SPAN - 1:
+            count = _keep(_mixed(gram[0]) >> HASH_BITS | uint64(1), number - SPAN, kept, count)
         gram[1] = word
     return count
 
