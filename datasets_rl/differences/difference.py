@@ -82,8 +82,8 @@ class FieldDifference:
 class Difference:
     """The result of `diff`. The first dataset is before, and the second dataset is after.
 
-    >>> from datasets_rl import diff, load
-    >>> folder = load("demo/pendulum").folder
+    >>> from datasets_rl import diff, download
+    >>> folder = download("demo/pendulum")
     >>> diff(folder, folder).equal
     True
     """

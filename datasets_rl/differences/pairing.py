@@ -72,8 +72,8 @@ def _words(prints: Fingerprints, names: list[str]) -> NDArray[np.uint64]:
 def _pair_equal(to: Numbers, free: NDArray[np.bool_], words: NDArray[np.uint64], others: NDArray[np.uint64]) -> None:
     """Pair the episodes with equal words: the first with the first, the second with the second, and so on."""
     mine, theirs = np.flatnonzero(to < 0), np.flatnonzero(free)
-    keys = [_numbered(words[mine]), _numbered(others[theirs])]
-    _, first, second = np.intersect1d(*keys, assume_unique=True, return_indices=True)
+    keys, other_keys = _numbered(words[mine]), _numbered(others[theirs])
+    _, first, second = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
     to[mine[first]] = theirs[second]
     free[theirs[second]] = False
 

@@ -15,14 +15,14 @@ from datasets_rl.differences import documents
 from datasets_rl.differences.difference import Change, Difference, Side
 from datasets_rl.differences.pairing import pair_episodes, renamed_fields
 from datasets_rl.differences.values import Comparison
-from datasets_rl.disk.scratch import ScratchFolder
 from datasets_rl.downloading import download
 from datasets_rl.format.current import VERSION_NAME
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, is_address, split_address
+from datasets_rl.sources import Selection, split_address
+from datasets_rl.sources.address import is_address
 from datasets_rl.store.find import dataset_paths, id_or_path, locate, paths_of
 from datasets_rl.store.versions import named_version
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE
@@ -97,7 +97,7 @@ def _opened(dataset: str | Path, settings: Settings) -> Iterator[StoredDataset]:
         return
     found = id_or_path(dataset)
     if _is_raw(dataset, found) or (isinstance(found, str) and is_address(found) and not _is_stored(found, settings)):
-        with ScratchFolder() as folder:
+        with disk.ScratchFolder() as folder:
             yield StoredDataset(download(str(found), settings=replace(settings, home=folder)))
     else:
         yield StoredDataset(locate(found, settings=settings))

@@ -165,7 +165,7 @@ def _restored(values: NDArray[Any], rows: Rows) -> NDArray[Any]:
 
 def _equal_bytes(mine: NDArray[Any], theirs: NDArray[Any]) -> bool:
     """Return whether all fields of records are equal, the numbers of their episodes included."""
-    return np.array_equal(*(np.ascontiguousarray(rows).view(np.uint8) for rows in (mine, theirs)))
+    return np.array_equal(np.ascontiguousarray(mine).view(np.uint8), np.ascontiguousarray(theirs).view(np.uint8))
 
 
 def _unequal_images(items: ImageColumn, others: ImageColumn, block: _Block, counts: _Counts) -> _Block:

@@ -81,7 +81,9 @@ def test_nan_equals_nan_and_minus_zero_is_zero(tmp_path):
 
 
 def test_the_order_of_the_episodes_is_a_difference_and_hides_no_equal_episode(tmp_path, before):
-    found = diff(before, write_dataset(tmp_path / "after", [EPISODES[number] for number in (0, 2, 1, 3, 4, 5, 7, 6)]).folder)
+    found = diff(
+        before, write_dataset(tmp_path / "after", [EPISODES[number] for number in (0, 2, 1, 3, 4, 5, 7, 6)]).folder
+    )
     assert found.pairs == ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4), (5, 5), (6, 7), (7, 6))
     assert (found.moved, found.equal) == (2, False)
     assert [one.name for one in found.different_fields] == ["episode table: source"]
@@ -185,7 +187,11 @@ def test_shortened_episodes_of_one_source_are_paired_and_compared_as_far_as_they
     found = diff(before, write_dataset(tmp_path / "b", [*short, *EPISODES[2:]]).folder)
     assert found.shortened == ((0, 0, 20, 15), (1, 1, 21, 15))
     assert field_of(found, "action").equal
-    assert {one.name for one in found.different_fields} <= {"next.terminated", "next.truncated", "episode table: return"}
+    assert {one.name for one in found.different_fields} <= {
+        "next.terminated",
+        "next.truncated",
+        "episode table: return",
+    }
     assert not found.equal
 
 
