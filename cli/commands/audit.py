@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "Look"
 
-_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}}
+_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}, "lengths": ()}
 _SHOWN = 20
 """Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
 _WIDE = 160
@@ -178,6 +178,7 @@ def _lines(found: Audit) -> Iterator[str]:
             yield f"    remedy: {text if len(text) <= _WIDE else f'{text[:_WIDE]}... --json and --remedies have all of it'}"
     if len(found.findings) > _SHOWN:
         yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+    yield from (f"  length: {one}" for one in found.lengths if one.named)
 
 
 def _verdict(found: Audit) -> str:
@@ -197,6 +198,8 @@ def _markdown(reports: list[Audit]) -> Iterator[str]:
             yield "| --- | --- | --- | --- |"
             yield from map(_markdown_row, found.findings)
             yield ""
+        if lengths := [f"* {one}" for one in found.lengths if one.named]:
+            yield from (*lengths, "")
 
 
 def _markdown_row(finding: Finding) -> str:

@@ -67,6 +67,9 @@ class AngleWraps(Check):
             key=name,
         )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["wraps"].astype(np.float64)
+
 
 def _angles(data: Data, key: Key) -> list[tuple[int, float]]:
     """Return elements that may be angles, and the turn in the unit of the element."""

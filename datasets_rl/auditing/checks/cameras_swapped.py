@@ -67,6 +67,9 @@ class CamerasSwapped(Check):
                     key=names[0],
                 )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["votes"].max(axis=1) / np.maximum(measures["steps"], 1)
+
 
 def _distances(images: NDArray[np.float32], usual: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the root mean square difference of images [N, h, w, c] from an image [h, w, c], [N]."""

@@ -99,6 +99,10 @@ class JoinedEpisodes(Check):
                 remedy=split_at(data, [row + 1]),
             )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        usual = np.quantile(data.model(Dynamics).usual, 0.95, axis=0) + _MARGIN
+        return np.maximum(measures["forward"] / usual[0], measures["joint"] / usual[1])
+
 
 def _changes(block: Block) -> NDArray[np.bool_]:
     """Return whether an element that usually keeps its value changes after each row, bool [N]."""
