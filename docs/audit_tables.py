@@ -20,8 +20,8 @@ def updated(text: str) -> str:
     if START not in text or END not in text:
         raise ValueError(f"{PAGE} has no table of checks, expected the lines {START!r} and {END!r}")
     rows = [
-        "| check | finds | why it matters | limits |",
-        "| --- | --- | --- | --- |",
+        "| check | finds | why it matters | limits | training |",
+        "| --- | --- | --- | --- | --- |",
         *(_row(name) for name in CHECKS),
     ]
     before, rest = text.split(START, 1)
@@ -32,7 +32,9 @@ def _row(name: str) -> str:
     check = check_class(name)
     return (
         "| "
-        + " | ".join([f"`{name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits))])
+        + " | ".join(
+            [f"`{name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits, check.training))]
+        )
         + " |"
     )
 

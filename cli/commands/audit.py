@@ -60,7 +60,10 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file of remedies.")] = False,
     listed: Annotated[
-        bool, typer.Option("--list", help="List the checks: what each finds, and what each misses.")
+        bool,
+        typer.Option(
+            "--list", help="List the checks: what each finds, what each misses, and whether training gets better by it."
+        ),
     ] = False,
 ) -> Result:
     """Look for faults in the data: frozen cameras, joined or duplicate episodes, shifted actions, outliers, and more.
@@ -85,8 +88,13 @@ def run(
     if listed:
         classes: list[type[Check | Conventions]] = [*map(check_class, CHECKS), Conventions]
         return Result(
-            {"checks": [{"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits} for one in classes]},
-            [Table(("check", "rule"), tuple((one.name, one.rule) for one in classes))],
+            {
+                "checks": [
+                    {name: getattr(one, name) for name in ("name", "rule", "why", "limits", "training")}
+                    for one in classes
+                ]
+            },
+            [Table(("check", "training", "rule"), tuple((one.name, one.training, one.rule) for one in classes))],
             quiet=[one.name for one in classes],
         )
     if not datasets:

@@ -23,7 +23,6 @@ import importlib
 import io
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -47,6 +46,7 @@ START, END = "<!-- measured by tests/auditing/benefit.py -->", "<!-- end of the 
 ARMS = ("faulty", "remedied", "random")
 SEEDS = 3
 _EVALUATED = 50
+_NOTHING, _MOST = "nothing found", "the remedy is for most episodes"
 _OBSERVATION, _ACTION = ("observation",), ("action",)
 
 
@@ -189,14 +189,16 @@ def measure(case: Case, seed: int, arms: Mapping[str, Any], folder: Path) -> Ite
     recording.store(faulty)
     lengths = np.array([len(one) for one in recording.episodes])
     if case.level == "hint":  # `rlds audit --remedies` writes the steps of surer findings only
-        file.write_text(audit(faulty, checks=[case.check]).remedies("hint"), "utf-8")
+        found = audit(faulty, checks=[case.check])
+        if any(not isinstance(one.remedy, str) for one in found.findings):
+            file.write_text(found.remedies("hint"), "utf-8")
     else:
         _run("audit", faulty, "--checks", case.check, "--remedies", file)
     if "faulty" not in arms:
         yield "faulty", {**_trained(task, faulty, seed), "steps": int(lengths.sum())}
     if not file.exists():
         for arm in ("remedied", "random"):
-            yield arm, {"return": None, "reason": "nothing found"}
+            yield arm, {"return": None, "reason": _NOTHING}
         return
     steps = [step.to_json() for step in Recipe.of(str(file)).steps]
     _run("preprocess", faulty, "--recipe", file, "--out", remedied)
@@ -208,7 +210,7 @@ def measure(case: Case, seed: int, arms: Mapping[str, Any], folder: Path) -> Ite
         return
     removed = int(lengths.sum()) - left or sum(int(lengths[one].sum()) for one in {*_changed(steps, len(lengths))})
     if removed > 0.5 * lengths.sum():
-        yield "random", {"return": None, "reason": "the remedy is for most episodes"}
+        yield "random", {"return": None, "reason": _MOST}
         return
     chosen = np.random.default_rng([seed, 7]).permutation(len(lengths))
     count = int(np.searchsorted(np.cumsum(lengths[chosen]), removed)) + 1
@@ -292,13 +294,84 @@ def _fill(case: Case, arms: dict[str, Any], seed: str, folder: Path) -> None:
         arms[arm][seed] = result
 
 
+def verdict(arms: Mapping[str, Any]) -> str:
+    """Return "better", "worse", "the same", "nothing found", or "" if seeds are missing.
+
+    The remedy is better if its lowest return is above the highest return of the faulty data, and above the highest return
+    without random steps. A training that stops has the lowest return of all.
+    """
+    faulty, remedied, random = (_returns(arms[arm]) for arm in ARMS)
+    if len(faulty) < SEEDS or len(remedied) < SEEDS:
+        return ""
+    if any(arms["remedied"][seed].get("reason") == _NOTHING for seed in arms["remedied"]):
+        return _NOTHING
+    others = [faulty, *([random] if any(one.get("reason") != _MOST for one in arms["random"].values()) else [])]
+    if all(min(remedied) > max(other) for other in others):
+        return "better"
+    return "worse" if any(max(remedied) < min(other) for other in others) else "the same"
+
+
+def helped(results: Mapping[str, Any]) -> set[str]:
+    """Return the checks with a remedy that made training better, and none that made training worse."""
+    found: dict[str, set[str]] = {}
+    for arms in results.values():
+        if "check" in arms:
+            found.setdefault(arms["check"], set()).add(verdict(arms))
+    return {check for check, verdicts in found.items() if "better" in verdicts and "worse" not in verdicts}
+
+
+def _returns(arm: Mapping[str, Any]) -> list[float]:
+    return [-np.inf if one["return"] is None else one["return"] for one in arm.values()]
+
+
+def table_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return the table as Markdown, in the order of the cases."""
+    lines = ["| check | fault | task | remedy | faulty | remedied | random | clean | training |"]
+    lines.append("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
+    rows = []
+    for case in CASES:
+        arms = results.get(case.name, {})
+        if not arms or not (word := verdict(arms)):
+            continue
+        remedies = {name for one in arms["remedied"].values() for name in one.get("remedies", ())}
+        cells = [_cell(arms[arm]) for arm in ARMS] + [_cell(results[f"clean, {case.task}"]["clean"])]
+        names = ", ".join(f"`{name}`" for name in sorted(remedies))
+        what = f"`{case.check}` | {case.fault.replace('_', ' ')} | {case.task.replace('_', ', ')} | {names}"
+        rows.append(f"| {what} | {' | '.join(cells)} | {word} |")
+    return [*lines, *sorted(rows)]
+
+
+def _cell(arm: Mapping[str, Any]) -> str:
+    """Return the mean of the seeds, and the lowest and the highest return."""
+    known = [one["return"] for one in arm.values() if one["return"] is not None]
+    reasons = {one["reason"] for one in arm.values() if "reason" in one}
+    if not known:
+        return "stops" if any("diverged" in one for one in reasons) else ""
+    text = f"{np.mean(known):.1f} ({min(known):.1f} to {max(known):.1f})"
+    return f"{text}, {len(arm) - len(known)} stop" if reasons else text
+
+
+def write(results: Mapping[str, Any]) -> None:
+    """Write the table into the page."""
+    text = PAGE.read_text("utf-8")
+    before, rest = text.split(f"{START}\n", 1)
+    lines = "\n".join(table_lines(results))
+    PAGE.write_text(f"{before}{START}\n\n{lines}\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
+
+
+def read() -> dict[str, Any]:
+    """Return what was measured so far."""
+    results: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only-write", action="store_true", help="run nothing")
     parser.add_argument("faults", nargs="*", help="names of faults, by default all")
     options = parser.parse_args()
     os.environ["RLDS_NO_PROGRESS"] = "1"
-    results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    results = read()
     cases = tuple(case for case in CASES if not options.faults or case.fault in options.faults)
     for run in () if options.only_write else missing(results, cases):
         with tempfile.TemporaryDirectory() as folder:
@@ -306,7 +379,8 @@ def main() -> None:
         partial = RESULTS.with_suffix(".partial")
         partial.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
         partial.replace(RESULTS)
-        print(len(results), file=sys.stderr)
+    write(results)
+    print("\n".join(table_lines(results)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python tests/auditing/length_table.py [--seed N] [--write] [CHECK ...]
 
-Each recording is cut, so that episodes have several lengths. Planted episodes are compared with all other episodes, and with
+Half of the episodes of each recording are cut, so that episodes have several lengths. Planted episodes are compared with all other episodes, and with
 those whose length is within a tenth.
 """
 
@@ -51,8 +51,12 @@ class Row:
 
 
 def cut(recording: clean.Recording, rng: np.random.Generator) -> clean.Recording:
-    """Return the recording without up to half of the steps of each episode, at its start: ends stay as they are."""
-    starts = [int(rng.integers(0, max(1, len(one) // 2))) if len(one) > _FEWEST else 0 for one in recording.episodes]
+    """Return the recording without up to half of the steps of half of the episodes, at their start: ends stay as they are."""
+    cuts = [len(one) > _FEWEST and rng.random() < 0.5 for one in recording.episodes]
+    starts = [
+        int(rng.integers(1, len(one) // 2)) if is_cut else 0
+        for one, is_cut in zip(recording.episodes, cuts, strict=True)
+    ]
     episodes = tuple(one.part(start, len(one)) for one, start in zip(recording.episodes, starts, strict=True))
     return replace(recording, episodes=episodes)
 

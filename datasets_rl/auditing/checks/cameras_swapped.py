@@ -68,7 +68,8 @@ class CamerasSwapped(Check):
                 )
 
     def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
-        return measures["votes"].max(axis=1) / np.maximum(measures["steps"], 1)
+        share: NDArray[np.float64] = measures["votes"].max(axis=1) / np.maximum(measures["steps"], 1)
+        return share
 
 
 def _distances(images: NDArray[np.float32], usual: NDArray[np.float32]) -> NDArray[np.float32]:

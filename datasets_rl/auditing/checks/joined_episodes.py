@@ -101,7 +101,8 @@ class JoinedEpisodes(Check):
 
     def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
         usual = np.quantile(data.model(Dynamics).usual, 0.95, axis=0) + _MARGIN
-        return np.maximum(measures["forward"] / usual[0], measures["joint"] / usual[1])
+        score: NDArray[np.float64] = np.maximum(measures["forward"] / usual[0], measures["joint"] / usual[1])
+        return score
 
 
 def _changes(block: Block) -> NDArray[np.bool_]:
