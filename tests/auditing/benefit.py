@@ -143,7 +143,6 @@ CASES: tuple[Case, ...] = (
     Case("actions_shifted", "strong", "rover", 2),
     Case("observations_after", "strong", "rover"),
     Case("part_in_degrees", "strong", "rover"),
-    Case("states_in_degrees", "strong", "rover", 2),
     Case("actions_in_tenths", "strong", "rover", 2),
     Case("part_normalized", "strong", "rover"),
     Case("states_normalized", "strong", "rover", 2),
@@ -194,12 +193,12 @@ def measure(case: Case, seed: int, arms: Mapping[str, Any], folder: Path) -> Ite
             file.write_text(found.remedies("hint"), "utf-8")
     else:
         _run("audit", faulty, "--checks", case.check, "--remedies", file)
-    if "faulty" not in arms:
-        yield "faulty", {**_trained(task, faulty, seed), "steps": int(lengths.sum())}
     if not file.exists():
-        for arm in ("remedied", "random"):
+        for arm in ARMS:
             yield arm, {"return": None, "reason": _NOTHING}
         return
+    if "faulty" not in arms:
+        yield "faulty", {**_trained(task, faulty, seed), "steps": int(lengths.sum())}
     steps = [step.to_json() for step in Recipe.of(str(file)).steps]
     _run("preprocess", faulty, "--recipe", file, "--out", remedied)
     left = _count(remedied)
