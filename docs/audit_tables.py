@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from datasets_rl.auditing import CHECKS
+from datasets_rl.auditing.benefits import training_with
 from datasets_rl.auditing.checks import check_class
 
 PAGE = Path(__file__).parent / "audit.md"
@@ -33,7 +34,10 @@ def _row(name: str) -> str:
     return (
         "| "
         + " | ".join(
-            [f"`{name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits, check.training))]
+            [
+                f"`{name}`",
+                *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits, training_with(name))),
+            ]
         )
         + " |"
     )

@@ -83,6 +83,7 @@ def run(
       rlds audit --list
     """
     from datasets_rl.auditing import CHECKS, LEVELS, Conventions, audit
+    from datasets_rl.auditing.benefits import training_with
     from datasets_rl.auditing.checks import check_class
 
     if listed:
@@ -90,11 +91,17 @@ def run(
         return Result(
             {
                 "checks": [
-                    {name: getattr(one, name) for name in ("name", "rule", "why", "limits", "training")}
+                    {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
+                    | {"training": training_with(one.name)}
                     for one in classes
                 ]
             },
-            [Table(("check", "training", "rule"), tuple((one.name, one.training, one.rule) for one in classes))],
+            [
+                Table(
+                    ("check", "training", "rule"),
+                    tuple((one.name, training_with(one.name), one.rule) for one in classes),
+                )
+            ],
             quiet=[one.name for one in classes],
         )
     if not datasets:

@@ -26,10 +26,6 @@ Measures: TypeAlias = "dict[str, NDArray[Any]]"
 """Numbers for each episode, [E, ...], by name."""
 
 
-NOT_SHOWN = "not shown to help"
-"""Of a check: no training was measured to get better by its remedies."""
-
-
 class Check(ABC):
     """A check: which faults it finds, how, and what it cannot find.
 
@@ -38,8 +34,6 @@ class Check(ABC):
         rule: What is measured, and the threshold, in a sentence.
         why: Why the fault harms training, in a sentence.
         limits: What the check cannot find, or takes for a fault, in a sentence.
-        training: "better" if training was measured to get better by the remedies of the check: than without a remedy, and
-            than without as many random steps. See docs/audit.md.
         merges: How the measures of two parts of a long episode become one, by the name of the measure: "sum", "max", "min",
             "with NAME" for the number that belongs to the measure NAME, such as the row of a maximum, or "count of NAME" for
             how often the extreme NAME occurs.
@@ -49,7 +43,6 @@ class Check(ABC):
     rule: ClassVar[str]
     why: ClassVar[str]
     limits: ClassVar[str]
-    training: ClassVar[str] = NOT_SHOWN
     merges: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod

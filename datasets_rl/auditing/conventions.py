@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.auditing.base import NOT_SHOWN
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
 from datasets_rl.auditing.run import open_steps
@@ -42,7 +41,6 @@ class Conventions:
         "Transforms of a member in the file of the mixture are not applied before the comparison. Members that do different tasks may "
         "differ in the spread of the states."
     )
-    training = NOT_SHOWN
 
 
 @dataclass(frozen=True)

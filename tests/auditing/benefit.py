@@ -2,6 +2,7 @@
 
 python tests/auditing/benefit.py            runs what benefit.json does not have yet, and writes the table
 python tests/auditing/benefit.py --only-write
+python docs/audit_tables.py                 writes the table of the checks, which names those that help
 
 A fault is planted in a recording of a task (tasks.py), `rlds audit --remedies` and `rlds preprocess` correct it, and the
 program of the task trains on four datasets, with three seeds each:
@@ -23,6 +24,7 @@ import importlib
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +37,7 @@ from planting import STRENGTHS, Plant, Planted, Strength, each_episode, load_fau
 from tasks import TASKS, Task
 
 from datasets_rl import Recipe
-from datasets_rl.auditing import audit
+from datasets_rl.auditing import audit, benefits
 from datasets_rl.auditing.finding import Level
 from datasets_rl.cli.app import main as rlds
 from datasets_rl.errors import InvalidArgumentError
@@ -351,11 +353,16 @@ def _cell(arm: Mapping[str, Any]) -> str:
 
 
 def write(results: Mapping[str, Any]) -> None:
-    """Write the table into the page."""
+    """Write the table into the page, and the names of the checks that help into the package."""
     text = PAGE.read_text("utf-8")
     before, rest = text.split(f"{START}\n", 1)
     lines = "\n".join(table_lines(results))
     PAGE.write_text(f"{before}{START}\n\n{lines}\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
+    names = "".join(f'        "{name}",\n' for name in sorted(helped(results)))
+    module = Path(benefits.__file__)
+    module.write_text(
+        re.sub(r"\{\n.*?    \}", f"{{\n{names}    }}", module.read_text("utf-8"), count=1, flags=re.DOTALL), "utf-8"
+    )
 
 
 def read() -> dict[str, Any]:

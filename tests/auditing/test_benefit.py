@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from planting import audited
 from tasks import TASKS
 
 from datasets_rl.auditing import CHECKS
-from datasets_rl.auditing.checks import check_class
+from datasets_rl.auditing.benefits import BETTER, training_with
 
 RESULTS = read()
 
@@ -64,15 +63,17 @@ def test_a_check_with_a_remedy_that_made_training_worse_does_not_help():
     assert helped({"one": {"check": "outliers", **better}, "two": {"check": "outliers", **worse}}) == set()
 
 
-def test_the_checks_state_what_was_measured():
-    assert {name for name in CHECKS if check_class(name).training == "better"} == helped(RESULTS)
+def test_the_package_states_what_was_measured():
+    assert helped(RESULTS) == BETTER
+    assert training_with("outliers") == "better"
+    assert training_with("constant_fields") == "not shown to help"
 
 
 def test_the_page_has_the_measurements():
     text = PAGE.read_text("utf-8").split(START, 1)[1].split(END, 1)[0]
 
     assert text.strip().splitlines() == table_lines(RESULTS)
-    assert len(re.findall(r"^\| `", text, flags=re.MULTILINE)) >= 15
+    assert "| better |" in text
 
 
 def test_the_remedy_of_a_heading_that_wraps_is_the_recording_without_the_fault():
