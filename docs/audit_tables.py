@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets_rl.auditing import CHECKS
+from datasets_rl.auditing import CHECKS, Conventions, SharedEpisodes
+from datasets_rl.auditing.base import Check
 from datasets_rl.auditing.benefits import training_with
 from datasets_rl.auditing.checks import check_class
 
@@ -23,24 +24,17 @@ def updated(text: str) -> str:
     rows = [
         "| check | finds | why it matters | limits | training |",
         "| --- | --- | --- | --- | --- |",
-        *(_row(name) for name in CHECKS),
+        *(_row(check_class(name)) for name in CHECKS),
+        _row(Conventions),
+        _row(SharedEpisodes),
     ]
     before, rest = text.split(START, 1)
     return f"{before}{START}\n\n" + "\n".join(rows) + f"\n\n{END}{rest.split(END, 1)[1]}"
 
 
-def _row(name: str) -> str:
-    check = check_class(name)
-    return (
-        "| "
-        + " | ".join(
-            [
-                f"`{name}`",
-                *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits, training_with(name))),
-            ]
-        )
-        + " |"
-    )
+def _row(check: type[Check | Conventions | SharedEpisodes]) -> str:
+    texts = (check.rule, check.why, check.limits, training_with(check.name))
+    return "| " + " | ".join([f"`{check.name}`", *(text.replace("|", "\\|") for text in texts)]) + " |"
 
 
 if __name__ == "__main__":

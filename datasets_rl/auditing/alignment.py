@@ -32,6 +32,8 @@ MANY = 0.15
 _GAIN = 0.3
 _FEWEST = 5
 _GREAT = 2.0
+_BESIDE = 0.1
+_KNOWN = 0.8
 _FEWEST_GREAT = 3
 _LOOSE = 1.0
 _EXPLAINED = np.log(0.1)
@@ -92,6 +94,8 @@ class Alignment:
         self.errors: Floats = left.reshape(len(LAGS), -1)
         self._variance = np.maximum(wanted.var(axis=0).reshape(len(LAGS), -1)[REACH], 1e-12)
         self.common = self._common()
+        # Where the states do not say anything about the values, one lag fits as well as another by chance.
+        self.usable = float(self.errors[self.common].min()) < _KNOWN
         best = weights.reshape(len(weights), len(LAGS), -1)[:, self.common] / scale[:, None]
         self._weights = best.astype(np.float32)
         self._offset = (level.reshape(len(LAGS), -1)[self.common] - self._center @ best).astype(np.float32)
@@ -139,6 +143,10 @@ class Alignment:
         found |= (gains > _GREAT) & (counts >= _FEWEST_GREAT)[:, :, None]
         found[:, :, self.common] = False
         found[:, 0] &= ((gains[:, 1:] > 0) | (counts[:, 1:] < _FEWEST)[:, :, None]).all(axis=1)
+        if self._rewards:
+            # In half of an episode, a drift of the reward looks like a shift: nearer steps and further ones must fit less.
+            beside = np.pad(gains, ((0, 0), (0, 0), (1, 1)), constant_values=np.inf)
+            found[:, 1:] &= (gains > np.maximum(beside[..., :-2], beside[..., 2:]) + _BESIDE)[:, 1:]
         # Where many episodes are shifted, the quantiles say nothing about the others.
         if not (found[:, 0].mean(axis=0) > MANY).any():
             found &= gains > high + 1.5 * (high - half)
@@ -187,7 +195,9 @@ class Alignment:
         else:
             weights = np.zeros((width, self._weights.shape[1]), np.float32)
             weights[:count], weights[-count:] = self._weights[:count], self._weights[-count:]
-            predicted = values @ weights
+            # Infinite values have no prediction.
+            with np.errstate(invalid="ignore"):
+                predicted = values @ weights
         result: NDArray[np.float32] = predicted + self._offset
         return result
 

@@ -16,6 +16,11 @@ LEVELS: tuple[Level, ...] = ("proof", "strong", "hint")
 strong finding is at most one false alarm in 1,000 clean episodes, and a hint at most one in 50: see docs/audit.md."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as in "1 step" and "2,000 steps"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A fault that a check found.
@@ -91,7 +96,7 @@ class Audit:
         Raises:
             InvalidArgumentError: If there is no such level.
         """
-        return recipe_of(self.id, self.of_level(level))
+        return recipe_of(self.id, self.of_level(level), self.episodes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""

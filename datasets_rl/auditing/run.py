@@ -7,6 +7,7 @@ import io
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,7 @@ from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
 from datasets_rl.auditing.lengths import LengthControl, control
+from datasets_rl.auditing.remedy import without_seams
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, join_names
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from datasets_rl.auditing.base import Check, Measures
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+    from datasets_rl.datasets.streamed import StreamedExperienceReplay
     from datasets_rl.ted.keys import Key
 
 _NARROW_BYTES = 4 << 20
@@ -49,7 +52,7 @@ _KEEP_AFTER = 2.0
 
 
 def audit(
-    dataset: str | Path | BaseDatasetExperienceReplay,
+    dataset: str | Path | BaseDatasetExperienceReplay | StreamedExperienceReplay,
     *,
     checks: Sequence[str] | None = None,
     root: Path | str | None = None,
@@ -65,7 +68,8 @@ def audit(
         ()
 
     Args:
-        dataset: The id or the folder of a stored dataset, or an open dataset.
+        dataset: The id or the folder of a stored dataset, or an open dataset. The episodes of a stream are stored on the disk
+            during the audit, which compares all of them. A selection of episodes bounds the space.
         checks: Names of the checks to make, by default all.
         root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
         settings: The settings. By default the settings of the environment.
@@ -81,7 +85,11 @@ def audit(
         steps, name = open_steps(dataset, root=root, settings=settings)
         return audit_steps(steps, chosen, name=name, settings=settings)
     from datasets_rl.datasets.acting import step_reader
+    from datasets_rl.datasets.streamed import StreamedExperienceReplay
 
+    if isinstance(dataset, StreamedExperienceReplay):
+        with dataset.stream.written() as stored:
+            return audit_steps(StepReader(stored), chosen, name=dataset.dataset_id, settings=settings)
     steps = step_reader(dataset)
     return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
 
@@ -98,10 +106,24 @@ def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settin
     return StepReader(stored), shown_id(folder, stored.manifest.id, settings=settings)
 
 
+def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, StepReader]]:
+    """Return the steps of several stored datasets, each with the id under which it is shown, or what was given if two have one id.
+
+    Raises:
+        UnknownIdError: If there is no such id, or a dataset is not stored.
+        ManifestError: If a manifest cannot be trusted.
+    """
+    opened = [(one, *open_steps(one, root=None, settings=settings)) for one in datasets]
+    shown = Counter(name for _, _, name in opened)
+    return [(name if shown[name] == 1 else str(one), steps) for one, steps, name in opened]
+
+
 def _chosen(names: Sequence[str] | None) -> list[Check]:
     unknown = [name for name in names or () if name not in CHECKS]
     if unknown:
-        raise InvalidArgumentError(f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}")
+        several = f"checks are {join_names(unknown)}, expected names of"
+        found = several if len(unknown) > 1 else f"check is {unknown[0]!r}, expected one of"
+        raise InvalidArgumentError(f"{found} {', '.join(CHECKS)}")
     return [check_class(name)() for name in (CHECKS if names is None else dict.fromkeys(names))]
 
 
@@ -131,7 +153,7 @@ def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settin
         id=name,
         steps=len(data),
         episodes=len(data.episodes),
-        findings=tuple(sorted(findings, key=lambda one: LEVELS.index(one.level))),
+        findings=tuple(without_seams(sorted(findings, key=lambda one: LEVELS.index(one.level)))),
         checked=tuple(check.name for check in checks if check.name not in skipped),
         skipped=skipped,
         lengths=tuple(_controls(data, looks, measured, findings)),
@@ -179,6 +201,12 @@ def _controls(
         found = control(look.check.name, key, _score(data, look, measured), named, data.episodes.lengths)
         if found is not None:
             yield found
+
+
+def measure_check(data: Data, check: Check, key: Key, *, name: str, settings: Settings) -> Measures:
+    """Return the measures of all episodes of a check."""
+    look = _Look(check, key)
+    return _measured(data, [look], name, settings)[look.name]
 
 
 def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings) -> dict[str, Measures]:

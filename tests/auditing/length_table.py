@@ -20,7 +20,7 @@ from pathlib import Path
 import clean
 import numpy as np
 from numpy.typing import NDArray
-from planting import Fault, audited, load_faults
+from planting import CHECKS_OF_IMAGES, Fault, audited, load_faults
 from table import PAGE, SEED
 
 from datasets_rl.auditing.checks import check_class
@@ -33,17 +33,6 @@ START, END = "<!-- measured by tests/auditing/length_table.py -->", "<!-- end of
 EPISODES = 40
 _NEAR = 0.1
 _FEWEST = 10
-_OF_IMAGES = frozenset(
-    {
-        "blurred_images",
-        "cameras_swapped",
-        "channels_swapped",
-        "dark_or_bright_images",
-        "dropped_frames",
-        "frozen_frames",
-    }
-    | {"images_flipped", "video_lag"}
-)
 _OF_LENGTH = frozenset({"ends_at_limit"})
 """Checks that name episodes by their length."""
 
@@ -138,7 +127,7 @@ def measure(fault: Fault, kind: str, seed: int, row: Row) -> None:
 @functools.lru_cache(maxsize=16)
 def _recording(check: str, kind: str, seed: int) -> clean.Recording:
     """Return a cut recording of a kind, of arms with images only if the check looks at images."""
-    images = kind not in {"arm", "teleop"} or check in _OF_IMAGES
+    images = kind not in clean.WITH_IMAGES or check in CHECKS_OF_IMAGES
     return cut(clean.record(kind, EPISODES, seed, images=images), np.random.default_rng([seed, len(kind)]))
 
 
@@ -173,7 +162,7 @@ def main() -> None:
     rows: dict[str, Row] = defaultdict(Row)
     faults = [fault for fault in load_faults().values() if fault.check not in _OF_LENGTH]
     # Faults of images take most of the time.
-    for fault in sorted(faults, key=lambda one: one.check in _OF_IMAGES):
+    for fault in sorted(faults, key=lambda one: one.check in CHECKS_OF_IMAGES):
         for kind in fault.kinds if not options.checks or fault.check in options.checks else ():
             print(fault.name, kind, file=sys.stderr)
             measure(fault, kind, options.seed, rows[fault.check])

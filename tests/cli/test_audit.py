@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -109,12 +110,12 @@ def test_a_hint_does_not_fail_an_audit_for_strong_findings(rlds, tmp_path):
 def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
     document = rlds("audit", "--list", "--json").json["checks"]
 
-    assert [one["name"] for one in document] == [*CHECKS, "conventions"]
+    assert [one["name"] for one in document] == [*CHECKS, "conventions", "shared_episodes"]
     assert all(
         one["rule"].endswith(".") and one["why"].endswith(".") and one["limits"].endswith(".") for one in document
     )
     assert {one["training"] for one in document} == {"better", "not shown to help"}
-    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions"]
+    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions", "shared_episodes"]
 
 
 @pytest.mark.usefixtures("stored")
@@ -155,6 +156,23 @@ def test_a_derived_dataset_is_audited_under_its_own_id_and_numbers(rlds):
     assert (found["id"], found["episodes"]) == (f"{DEMO}@ten", 10)
 
 
+def words_of(line):
+    """The words after rlds of a command in a note."""
+    return shlex.split(line.partition("rlds ")[2].partition(" writes ")[0])
+
+
+def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, broken, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    only = ["--checks", "not_finite,duplicate_episodes"]
+    first = rlds("audit", "broken", *only).err
+    second = rlds(*words_of(first), *only).err
+
+    assert rlds(*words_of(second)).code == 0
+    assert Manifest.read(tmp_path / "corrected").episodes == 8
+    assert audit(tmp_path / "corrected", checks=["not_finite", "duplicate_episodes"]).findings == ()
+    assert rlds("audit", "corrected", *only).err == ""
+
+
 def test_the_remedies_are_a_recipe_that_corrects_the_dataset_and_keeps_the_reasons(rlds, broken, tmp_path):
     file = tmp_path / "corrected.toml"
     ran = rlds("audit", broken, "--remedies", file, "--checks", "not_finite,duplicate_episodes")
@@ -167,7 +185,7 @@ def test_the_remedies_are_a_recipe_that_corrects_the_dataset_and_keeps_the_reaso
 
     assert Manifest.read(made).episodes == 8
     reasons = [step["reason"] for step in Manifest.read(made).history[-1]["recipe"]["steps"]]
-    assert reasons[0].startswith("not_finite: action has 1 values")
+    assert reasons[0].startswith("not_finite: action has 1 value that is NaN")
     assert audit(made, checks=["not_finite", "duplicate_episodes"]).findings == ()
 
 

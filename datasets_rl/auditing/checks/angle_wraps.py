@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import unwrap
 from datasets_rl.ted.keys import Key
 
@@ -54,7 +54,7 @@ class AngleWraps(Check):
         yield Finding(
             self.name,
             "strong",
-            f"{' or '.join(elements[:4])} jumps by a full turn in {int(measures['wraps'].sum()):,} steps of {len(found):,} episodes, such as "
+            f"{' or '.join(elements[:4])} jumps by a full turn in {counted(int(measures['wraps'].sum()), 'step')} of {counted(len(found), 'episode')}, first "
             f"after row {rows[0]:,} of episode {int(found[0]):,}",
             episodes=tuple(found.tolist()),
             rows=tuple((row, row + 2) for row in rows),
@@ -64,7 +64,7 @@ class AngleWraps(Check):
             },
             remedy=unwrap(name, [one for one, _ in angles], angles[0][1], [_mean(data, key, *one) for one in angles])
             if len({turn for _, turn in angles}) == 1
-            else "unwrap the radians and the degrees by a step fix_wraps each",
+            else "unwrap the elements in radians and those in degrees by a step fix_wraps each",
             key=name,
         )
 

@@ -35,8 +35,7 @@ class BlurredImages(Check):
         return data.images or "the dataset has no images"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        contrast = np.abs(block.grids(key, shift=1) - block.grids(key)).mean(axis=(1, 2, 3))
-        return {"contrast": block.sums(contrast), "steps": block.sums(np.ones(len(block)))}
+        return {"contrast": block.sums(block.pixels(key).contrast), "steps": block.sums(np.ones(len(block)))}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         contrast = np.log(np.maximum(measures["contrast"] / measures["steps"], 1e-3))

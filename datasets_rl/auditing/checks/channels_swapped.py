@@ -12,7 +12,7 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data, channels_last
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import exchange_channels
-from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, color_correlations, elected, votes
+from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, elected, likeness, votes
 from datasets_rl.ted.keys import Key
 
 
@@ -33,9 +33,8 @@ class ChannelsSwapped(Check):
         return colored or "no camera has three channels"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        images, usual = block.grids(key), block.data.usual_image(key)
-        gain = color_correlations(images[..., ::-1], usual) - color_correlations(images, usual)
-        return votes(block, gain > MARGIN)
+        before, exchanged = likeness(block, key).colors.T
+        return votes(block, exchanged - before > MARGIN)
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         name = data.field(key).name

@@ -56,7 +56,8 @@ class SaturatedActions(Check):
                 self.name,
                 "hint",
                 f"{data.element(key, element)} is at its limit in {share[episode, element]:.0%} of the steps of episode {episode:,}, between "
-                f"{measures['low'][episode, element]:g} and {measures['high'][episode, element]:g}",
+                f"{measures['low'][episode, element]:g} and {measures['high'][episode, element]:g}, and in at most {usual[element]:.0%} in nine of ten "
+                "episodes: the action may be clipped",
                 episodes=(episode,),
                 evidence={"share": float(share[episode, element]), "element": element},
                 remedy=drop([episode]),

@@ -20,7 +20,10 @@ _USUAL = 0.01
 
 class TimeGaps(Check):
     name = "time_gaps"
-    rule = f"The time between two steps is more than {_TIMES:g} times the median, or not above 0, in at most {_USUAL:.0%} of all steps."
+    rule = (
+        f"The time between two steps is more than {_TIMES:g} times the median, and neither two steps before nor two steps after are shorter by as "
+        f"much. Or the time between two steps is not above 0. Either holds in at most {_USUAL:.0%} of all steps."
+    )
     why = "Frames are missing in a gap: an action leads to a state that another action led to."
     limits = "Only fields named like a time are read. If the rate changes as a rule, no gap is found."
     merges = {"longest": "max", "row": "with longest", "gaps": "sum", "backward": "sum"}
@@ -32,11 +35,17 @@ class TimeGaps(Check):
         step = (block.after(key).astype(np.float64) - block.now(key))[:, 0]
         step = np.where(block.has_after & np.isfinite(step), step, np.nan)
         usual = block.data.usual_interval(key)
-        longest = block.maxima(np.nan_to_num(step, nan=0.0))
+        # A frame that is late and the next ones in time miss no frame: the steps around make up for the longer step.
+        late = np.nan_to_num(step - usual, nan=0.0)
+        around = np.pad(late, 2)
+        one, two, four, five = (around[place : place + len(late)] for place in (0, 1, 3, 4))
+        lost = late + np.min([two, one + two, four, four + five, np.zeros_like(late)], axis=0)
+        gaps = (late > (_TIMES - 1) * usual) & (lost > (_TIMES - 1) * usual)
+        longest = block.maxima(np.where(gaps, step, 0.0))
         return {
             "longest": longest,
-            "row": block.row_of(step, longest),
-            "gaps": block.sums(step > _TIMES * usual),
+            "row": block.row_of(np.where(gaps, step, 0.0), longest),
+            "gaps": block.sums(gaps),
             "backward": block.sums(step <= 0),
         }
 
@@ -49,12 +58,13 @@ class TimeGaps(Check):
             if counts.sum() > _USUAL * len(data):
                 continue
             for episode in np.flatnonzero(counts).tolist():
-                row, longest = int(measures["row"][episode]), float(measures["longest"][episode])
+                row, count = int(measures["row"][episode]), int(counts[episode])
+                longest = float(measures["longest"][episode])
                 what = (
-                    f"{name} has {counts[episode]} gaps in episode {episode:,}: between the rows {row:,} and {row + 1:,} are "
+                    f"{name} has {count} gap{'s' * (count > 1)} in episode {episode:,}: between the rows {row:,} and {row + 1:,} are "
                     f"{longest:g}, {longest / usual:.1f} times the usual {usual:g}"
                     if kind == "gaps"
-                    else f"{name} does not grow in {counts[episode]} steps of episode {episode:,}"
+                    else f"{name} does not grow in {count} step{'s' * (count > 1)} of episode {episode:,}"
                 )
                 yield Finding(
                     self.name,
@@ -62,7 +72,7 @@ class TimeGaps(Check):
                     what,
                     episodes=(episode,),
                     rows=((row, row + 2),) if kind == "gaps" else (),
-                    evidence={"longest": longest, "usual": usual, "count": int(counts[episode])},
+                    evidence={"longest": longest, "usual": usual, "count": count},
                     remedy=split_at(data, [row + 1]) if kind == "gaps" else drop([episode]),
                     key=name,
                 )

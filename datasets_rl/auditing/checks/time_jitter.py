@@ -49,7 +49,7 @@ class TimeJitter(Check):
             yield Finding(
                 self.name,
                 "strong",
-                f"the time between steps, by {name}, deviates by {typical:.0%} from its median {usual:g} in the median episode",
+                f"the time between steps, by {name}, deviates by {typical:.0%} from its median {usual:g} in the median episode: the recorder did not keep its rate",
                 evidence={"share": typical, "usual": usual},
                 remedy="resample the recording at a fixed rate before you store it",
                 key=name,
