@@ -331,9 +331,11 @@ def table_lines(results: Mapping[str, Any]) -> list[str]:
     lines.append("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
     rows = []
     for case in CASES:
-        arms = results.get(case.name, {})
-        if not arms or not (word := verdict(arms)):
+        arms = results.get(case.name)
+        seeds = min((len(arms[arm]) for arm in ARMS), default=0) if arms else 0
+        if not arms or not seeds:
             continue
+        word = verdict(arms) or f"{seeds} of {SEEDS} seeds"
         remedies = {name for one in arms["remedied"].values() for name in one.get("remedies", ())}
         cells = [_cell(arms[arm]) for arm in ARMS] + [_cell(results[f"clean, {case.task}"]["clean"])]
         names = ", ".join(f"`{name}`" for name in sorted(remedies))
