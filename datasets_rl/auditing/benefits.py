@@ -4,6 +4,7 @@ from __future__ import annotations
 
 BETTER: frozenset[str] = frozenset(
     {
+        "normalized_twice",
         "outliers",
     }
 )
