@@ -347,11 +347,11 @@ def table_lines(results: Mapping[str, Any]) -> list[str]:
 def _cell(arm: Mapping[str, Any]) -> str:
     """Return the mean of the seeds, and the lowest and the highest return."""
     known = [one["return"] for one in arm.values() if one["return"] is not None]
-    reasons = {one["reason"] for one in arm.values() if "reason" in one}
+    stopped = sum("diverged" in one.get("reason", "") for one in arm.values())
     if not known:
-        return "stops" if any("diverged" in one for one in reasons) else ""
+        return "stops" if stopped else ""
     text = f"{np.mean(known):.1f} ({min(known):.1f} to {max(known):.1f})"
-    return f"{text}, {len(arm) - len(known)} stop" if reasons else text
+    return f"{text}, {stopped} stop" if stopped else text
 
 
 def write(results: Mapping[str, Any]) -> None:
