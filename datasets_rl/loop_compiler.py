@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numba
@@ -85,25 +85,34 @@ _CLASSES = (64, 32, 16, 8, 4)
 
 
 @intrinsic
-def _copy_short(typing_context: Any, source: Any, start: Any, out: Any, out_start: Any, count: Any) -> Any:
-    del typing_context, start, out_start, count
+def _copy_pieces(
+    typing_context: Any, source: Any, start: Any, out: Any, out_start: Any, count: Any, distance: Any, pieces: Any
+) -> Any:
+    del typing_context, start, out_start, count, distance, pieces
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        read = pointer_to(context, builder, signature, arguments, 0)
-        written = pointer_to(context, builder, signature, arguments, 2)
-        count = arguments[4]
+        first_read = pointer_to(context, builder, signature, arguments, 0)
+        first_written = pointer_to(context, builder, signature, arguments, 2)
+        count, distance, pieces = arguments[4:]
+
+        def copy_all(size: Any, positions: Sequence[Any]) -> None:
+            """Build the loop that copies each piece by moves of a size at some positions."""
+            with cgutils.for_range(builder, pieces) as loop:
+                written = builder.gep(first_written, [builder.mul(loop.index, count)])
+                read = builder.gep(first_read, [builder.mul(loop.index, distance)])
+                for position in positions:
+                    ends = builder.gep(written, [position]), builder.gep(read, [position])
+                    cgutils.raw_memcpy(builder, *ends, size, 1)  # type: ignore[no-untyped-call]
 
         def copy_from(classes: tuple[int, ...]) -> None:
+            zero = ir.Constant(count.type, 0)
             if not classes:
-                cgutils.raw_memcpy(builder, written, read, count, 1)  # type: ignore[no-untyped-call]  # numba has no types
+                copy_all(count, [zero])
                 return
             size = ir.Constant(count.type, classes[0])
             with builder.if_else(builder.icmp_signed(">=", count, size)) as (fits, is_shorter):
                 with fits:
-                    last = builder.sub(count, size)
-                    for position in (ir.Constant(count.type, 0), last):
-                        end, start = builder.gep(written, [position]), builder.gep(read, [position])
-                        cgutils.raw_memcpy(builder, end, start, size, 1)  # type: ignore[no-untyped-call]
+                    copy_all(size, [zero, builder.sub(count, size)])
                 with is_shorter:
                     copy_from(classes[1:])
 
@@ -115,13 +124,14 @@ def _copy_short(typing_context: Any, source: Any, start: Any, out: Any, out_star
                 copy_from(_CLASSES)
         return context.get_dummy_value()
 
-    return numba.void(source, numba.int64, out, numba.int64, numba.int64), generate
+    return numba.void(source, numba.int64, out, *(numba.int64,) * 4), generate
 
 
-copy_short: Any = _copy_short  # its first argument is passed by the compiler
-"""``copy_short(source, start, out, out_start, count)`` copies bytes as `copy_items` does, up to 128 bytes without a call.
+copy_pieces: Any = _copy_pieces  # its first argument is passed by the compiler
+"""``copy_pieces(source, start, out, out_start, count, distance, pieces)`` copies pieces of `count` bytes, one after another.
 
-A call takes several times as long as a copy of a few numbers.
+The pieces are `distance` bytes apart in `source`. Up to 128 bytes are copied without a call, which takes several times as
+long as a copy of a few numbers. How is decided once, and not for each piece.
 """
 
 

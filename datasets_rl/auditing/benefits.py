@@ -4,7 +4,11 @@ from __future__ import annotations
 
 BETTER: frozenset[str] = frozenset(
     {
+        "action_shift",
+        "angle_wraps",
+        "normalized_twice",
         "outliers",
+        "unit_changes",
     }
 )
 """Names of the checks. Training after their remedies was better than without, and than without as many random steps."""

@@ -148,12 +148,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
         parts = self._components
         if collate and parts.collate_fn is not None:
             data = parts.collate_fn(data)
-        if len(info) == 1 and not (parts.transforms or parts.pin_memory) and _add_rows(data, info.get(_INDEX)):
+        is_added = len(info) == 1 and _add_rows(data, info.get(_INDEX))
+        if is_added and not (parts.transforms or parts.pin_memory):
             return data
-        entries = _as_entries(info, data.shape, data.device)
-        replaced = _set_entries(data, entries)
-        if isinstance(info, _Info):
-            info.replaced = replaced
+        entries = {_INDEX: info[_INDEX]} if is_added else _as_entries(info, data.shape, data.device)
+        if not is_added:
+            replaced = _set_entries(data, entries)
+            if isinstance(info, _Info):
+                info.replaced = replaced
         if parts.transforms or parts.pin_memory:
             data = super().finish(data, {}, collate=False)
             # Transforms see the info. If a transform selects keys, the index and the other info are added again.

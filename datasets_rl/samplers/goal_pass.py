@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ class GoalPass:
         final_states: Whether final states are goals.
         of_next: Whether rewards are those of next states.
         negative: Whether rewards are -1 and 0.
+        frames: Number of states of a stack.
     """
 
     def __init__(
@@ -44,15 +45,17 @@ class GoalPass:
         final_states: bool,
         of_next: bool,
         negative: bool,
+        frames: int,
     ) -> None:
         from datasets_rl.samplers.goal_rows import read_goals  # deferred: imports numba
 
         slots, targets, end, size = [], [], 0, slot.end - slot.offset
+        shape = slot.shape if frames == 1 else (frames * math.prod(slot.shape),)
         for name in names:
-            at = (end, end + -(-size // _WORD) * _WORD)
+            at = (end, end + -(-frames * size // _WORD) * _WORD)
             targets.append([*at, at[1] + _WORD])
             slots += [
-                RowSlot(name, at[0], slot.dtype, slot.shape),
+                RowSlot(name, at[0], slot.dtype, shape),
                 RowSlot(f"{name}_index", at[1], torch.int64, ()),
                 *([RowSlot(f"{name}_final", at[1] + _WORD, torch.bool, ())] if final_states else []),
             ]
@@ -65,23 +68,24 @@ class GoalPass:
         self._loop: Callable[..., int] = partial(
             read_goals,
             *(access.records, access.finals, access.known, access.firsts, access.lasts),
-            np.array([*numbers, *strategies, subgoal_steps], np.int64),
+            np.array([*numbers, *strategies, subgoal_steps, frames], np.int64),
             np.array(targets, np.int64),
         )
 
-    def read(self, rows: Tensor, draws: Sequence[NDArray[Any]]) -> dict[str, Tensor]:
+    def read(self, rows: Tensor, rules: NDArray[np.float64], draws: NDArray[np.float64]) -> dict[str, Tensor]:
         """Return the entries of the goals of rows, int64 [B].
 
         Args:
             rows: The rows, in main memory and contiguous.
-            draws: The random choices for both rules, see `goal_rows.read_goals`.
+            rules: How random numbers become goals, see `goal_rows.read_goals`.
+            draws: Random numbers, [D, B].
 
         Raises:
             IndexError: If a row or a goal is out of range.
             IntegrityError: If the episode of a row does not exist.
         """
         words = np.empty((rows.shape[0], self._words), np.int64)
-        result = self._loop(rows.data_ptr(), *draws, words)
+        result = self._loop(rows.data_ptr(), rules, draws, words)
         if result == -1:
             raise IndexError("a row or a goal is out of range")
         if result == -2:

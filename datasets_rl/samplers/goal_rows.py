@@ -9,7 +9,7 @@ import numpy as np
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from datasets_rl.loop_compiler import compile_for, copy_items, int64_pointer
+from datasets_rl.loop_compiler import compile_for, copy_pieces, int64_pointer
 from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
 
 Index = NDArray[np.int64]
@@ -83,8 +83,8 @@ def choose_goals(
         final[number], goal_limits[number] = goal > inside, goal
 
 
-_DRAWS = (numba.float64[::1], numba.boolean[::1], numba.boolean[::1], numba.int64[::1])
-"""The random choices for the goals of a rule: see `choose_goals`."""
+RULE = ("ahead", "kind", "random", "current_below", "random_from", "rows", "trials")
+"""The columns of the table of rules, see `read_goals`."""
 
 
 @compile_for(
@@ -95,8 +95,8 @@ _DRAWS = (numba.float64[::1], numba.boolean[::1], numba.boolean[::1], numba.int6
         *(numba.int64[::1],) * 3,
         numba.int64[:, ::1],
         numba.int64,
-        *_DRAWS,
-        *_DRAWS,
+        numba.float64[:, ::1],
+        numba.float64[:, ::1],
         numba.int64[:, ::1],
     )
 )
@@ -109,17 +109,11 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
     numbers: Any,
     targets: Any,
     address: int,
-    value_ahead: Any,
-    value_current: Any,
-    value_random: Any,
-    value_rows: Any,
-    actor_ahead: Any,
-    actor_current: Any,
-    actor_random: Any,
-    actor_rows: Any,
+    rules: Any,
+    draws: Any,
     out: Any,
 ) -> int:
-    """Choose the goals of rows of a stored dataset, and read their states and rewards.
+    """Choose the goals of rows of a stored dataset, and read their states, or stacks of states, and rewards.
 
     Args:
         records: All records, see `gather_records`.
@@ -129,26 +123,24 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
         lasts: The last row of each episode, [E].
         numbers: Words of a record, words of a window, bytes of a record at which its episode and the state are, bytes of a
             state, whether final states are goals, whether rewards are those of the next states, whether rewards are
-            negative, the strategies of both rules, and the steps to a subgoal, 0 without subgoals.
+            negative, the strategies of both rules, the steps to a subgoal, 0 without subgoals, and the states of a stack.
         targets: The bytes of an output row at which each goal has its state, its row, and whether it is a final state, for
             the value goal, and for the actor goal, or for the subgoal, the actor goal and the target on the way to it.
             Then come the bytes of the mask and of the reward, [G + 1, 3].
         address: Address of the rows, int64 [B], contiguous.
-        value_ahead: The random choices for the value goals, see `choose_goals`, as the next three arguments.
-        value_current: Likewise.
-        value_random: Likewise.
-        value_rows: Likewise.
-        actor_ahead: The random choices for the actor goals, empty for none, as the next three arguments.
-        actor_current: Likewise.
-        actor_random: Likewise.
-        actor_rows: Likewise.
+        rules: How random numbers become the goals of the value and of the actor, [2, 7]. First come the numbers of the rows
+            of `draws` with where a trajectory goal is, see `GoalDraws`, with the kind of the goal, and with the row of a
+            random goal, or -1. The goal is the step itself if the kind is below the next number, and else random if the kind
+            is at least the number after. Then come a factor of rows of random goals, and for a geometric distribution the
+            factor of logarithms of numbers in (0, 1], or 0 if the draws are numbers of steps.
+        draws: Random numbers, [D, B].
         out: Output, words [B, W].
 
     Returns:
         0. -1 if a row or a goal is outside of [0, N), -2 if an episode is outside of [0, E). Then `out` is incomplete.
     """
     stride, width, episode, source, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    with_finals, of_next, negative, subgoal = numbers[5], numbers[6], numbers[7], numbers[10]
+    with_finals, of_next, negative, subgoal, frames = numbers[5], numbers[6], numbers[7], numbers[10], numbers[11]
     value_strategy, actor_strategy, actor_goal = numbers[8], numbers[9], 2 if subgoal else 1
     count, total, goals = len(out), len(records) // stride - 1, len(targets) - 1
     rows = carray(int64_pointer(address), count)
@@ -157,6 +149,7 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
     in_bytes, final_items = records.view(np.uint8), finals.reshape(-1).view(np.uint8)
     flat = out.reshape(-1)
     out_bytes, out_floats = flat.view(np.uint8), flat.view(np.float32)
+    last_word = max((source + size - 1) // 8, episode_word if frames > 1 else 0)
     owners = np.empty(count, np.int64)
     for step in range(-_ROWS_AHEAD, count + _ROWS_AHEAD):
         if step + _ROWS_AHEAD < count:
@@ -167,12 +160,25 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
         if done >= 0:
             start = done * row_bytes
             for goal in range(goals):
-                if out_bytes[start + targets[goal, 2]]:
-                    read = owners[done] * final_bytes + source
-                    copy_items(final_items, read, out_bytes, start + targets[goal, 0], size)
-                else:
-                    read = flat[(start + targets[goal, 1]) >> 3] * record_bytes + source
-                    copy_items(in_bytes, read, out_bytes, start + targets[goal, 0], size)
+                written, row = start + targets[goal, 0], flat[(start + targets[goal, 1]) >> 3]
+                is_final = numba.int64(out_bytes[start + targets[goal, 2]])
+                if frames > 1:
+                    # A random goal has the stack of another episode.
+                    owner = (records[row * stride + episode_word] >> episode_shift) & 0xFFFFFFFF
+                    if owner >= len(firsts):
+                        return -2
+                    stored = frames - is_final
+                    oldest = row - stored + 1
+                    repeated = min(max(max(firsts[owner], 0) - oldest, 0), stored - 1)
+                    read = (oldest + repeated) * record_bytes + source
+                    copy_pieces(in_bytes, read, out_bytes, written, size, 0, repeated)
+                    written += repeated * size
+                    copy_pieces(in_bytes, read, out_bytes, written, size, record_bytes, stored - repeated)
+                    written += (stored - repeated) * size
+                elif not is_final:
+                    copy_pieces(in_bytes, row * record_bytes + source, out_bytes, written, size, 0, 1)
+                if is_final:
+                    copy_pieces(final_items, owners[done] * final_bytes + source, out_bytes, written, size, 0, 1)
         if step < 0 or step >= count:
             continue
         row = rows[step]
@@ -187,28 +193,27 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
         limit = last + (1 if with_finals and known[owner] else 0)
         owners[step] = owner
         start, reached, high = step * row_bytes, False, limit
-        current, random, strategy, ahead = False, False, value_strategy, 0.0
         for goal in range(goals):
-            # Numbers, because arrays would be counted as they change their names, which takes longer than the choice.
-            if goal == 0:
-                current = len(value_current) > 0 and value_current[step]
-                random = len(value_random) > 0 and value_random[step]
-                strategy, ahead = value_strategy, value_ahead[step]
-            elif goal == actor_goal:
-                current = len(actor_current) > 0 and actor_current[step]
-                random = len(actor_random) > 0 and actor_random[step]
-                strategy, ahead = actor_strategy, actor_ahead[step]
+            rule = 0 if goal == 0 else 1
             if goal not in (0, actor_goal):
                 # A subgoal, or the target on the way to the actor goal, which was chosen before.
                 place = min(row + subgoal, limit if goal < actor_goal else high)
-            elif current:
-                place = row
             else:
-                place = -1 if random else _place_of(strategy, ahead, row, first, limit)
+                kind_row = np.int64(rules[rule, 1])
+                kind = draws[kind_row, step] if kind_row >= 0 else 0.5
+                if kind < rules[rule, 3]:
+                    place = row
+                elif kind >= rules[rule, 4]:
+                    place = -1
+                else:
+                    ahead, trials = draws[np.int64(rules[rule, 0]), step], rules[rule, 6]
+                    if trials != 0:
+                        ahead = np.float64(np.int64(ahead * trials)) + 1.0
+                    place = _place_of(actor_strategy if rule else value_strategy, ahead, row, first, limit)
             if goal == actor_goal:
                 high = limit if place < 0 else place
             if place < 0:
-                found = value_rows[step] if goal == 0 else actor_rows[step]
+                found = np.int64(draws[np.int64(rules[rule, 2]), step] * rules[rule, 5])
                 if found < 0 or found >= total:
                     return -1
             else:
@@ -216,9 +221,11 @@ def read_goals(  # noqa: C901, PLR0912, PLR0915 - what a call of a loop costs is
             is_final = place > last
             flat[(start + targets[goal, 1]) >> 3] = found
             out_bytes[start + targets[goal, 2]] = is_final
-            for word in range(found * stride + source // 8, found * stride + (source + size + 7) // 8, _LINE):
+            later = max(found - frames + 1, 0) * stride + source // 8
+            stop = found * stride + last_word
+            for word in range(later, stop, _LINE):
                 prefetch(records, word)
-            prefetch(records, found * stride + (source + size - 1) // 8)
+            prefetch(records, stop)
             if goal == 0 and of_next:
                 reached = found == min(row + 1, last) and is_final == (row == last)
             elif goal == 0:

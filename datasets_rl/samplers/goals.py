@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from datasets_rl.arguments import check, choice_problems
+from datasets_rl.arguments import check, choice_problems, size_problems
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, as_key
@@ -33,6 +33,8 @@ Probabilities = tuple[float, float, float]
 _KEYS_OF_EPISODES = {None, NEXT_DONE, EPISODE}
 """Keys by which a stored dataset finds its episodes in its table."""
 _NO_MASK, _NO_ROWS = np.empty(0, np.bool_), np.empty(0, np.int64)
+_RULES_OF_DRAWS = np.array([[first, first + 1, first + 2, 0, 1, 1, 0] for first in (0, 3)], np.float64)
+"""How the numbers of `_numbers_of` become goals: a kind of -1 is the step itself, and a kind of 1 is a random goal."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +115,18 @@ class _GoalRule:
             ahead, current, uniform[1] >= 1 - self.p_random, random_rows if rows is None else rows[random_rows]
         )
 
+    def table_row(self, first: int, count: int) -> list[float]:
+        """Return how the random numbers become a goal, see `goal_rows.read_goals`.
+
+        Args:
+            first: The first row of random numbers of this rule.
+            count: Number of steps of the storage.
+        """
+        kind = first + 1 if self.numbers > 1 else -1
+        random = first + self.numbers - 1 if self.p_random else -1
+        trials = 0 if self.geometric is None else self._trials
+        return [first, kind, random, self.p_current, 1 - self.p_random, count, trials]
+
     @cached_property
     def _trials(self) -> float:
         return 1 / math.log(self.geometric or 0.5)
@@ -189,6 +203,9 @@ class GoalSampler(Sampler):
             the goal.
         final_states: Whether the state after the last step of a trajectory can be a trajectory goal, if known.
             Never in OGBench.
+        frame_stack: Number of states N of a goal: the state of the goal and the states before, concatenated along the last
+            axis, as in OGBench. Before the first state of a trajectory, this state is repeated. `CatFrames(N, -1, keys)`
+            stacks the observations of the steps in the same way.
         goal_key: Key of the states that are goals.
         end_key: Key of the flag that ends a trajectory, see `Storage.trajectories`.
         traj_key: Key of the trajectory id, likewise.
@@ -215,6 +232,7 @@ class GoalSampler(Sampler):
         negative: bool = True,
         reward: Literal["state", "next"] = "state",
         final_states: bool = False,
+        frame_stack: int = 1,
         goal_key: str | tuple[str, ...] = "observation",
         end_key: str | tuple[str, ...] | None = None,
         traj_key: str | tuple[str, ...] | None = None,
@@ -226,6 +244,7 @@ class GoalSampler(Sampler):
             *([] if actor is None else _rule_problems("actor", actor, actor_geometric)),
             *choice_problems(*get_args(GoalStrategy), strategy=strategy),
             *choice_problems("state", "next", reward=reward),
+            *size_problems(frame_stack=frame_stack),
         ]
         if subgoal_steps is not None and (subgoal_steps < 1 or actor is None):
             problems.append(
@@ -240,11 +259,12 @@ class GoalSampler(Sampler):
             reward,
             final_states,
         )
-        self.goal_key = as_key(goal_key)
+        self.frame_stack, self.goal_key = frame_stack, as_key(goal_key)
         self.end_key = None if end_key is None else as_key(end_key)
         self.traj_key = None if traj_key is None else as_key(traj_key)
         self.sampler = RandomSampler() if sampler is None else sampler
         self.unit = self.sampler.unit
+        self._table: tuple[int, Floats] | None = None
         self._generator: Generator | None = None
         if generator is not None:
             self.generator = generator
@@ -266,10 +286,25 @@ class GoalSampler(Sampler):
         used = self._value.numbers
         count = used if self._actor is None else used + self._actor.numbers
         uniform = torch.rand((count, len(rows)), dtype=torch.float64, generator=self._generator).numpy()
+        found = self._pass_over(storage, rows, has_actor=self._actor is not None)
+        if found is not None:
+            # The logarithms of numpy, which compiled loops compute with other last bits.
+            for rule, first in ((self._value, 0), (self._actor, used)):
+                if rule is not None and rule.geometric is not None:
+                    uniform[first] = np.log1p(-uniform[first])
+            info.update(found.read(rows.contiguous(), self._rules(len(storage)), uniform))
+            return rows, info
         value = self._value.draws(uniform[:used], storage)
         actor = None if self._actor is None else self._actor.draws(uniform[used:], storage)
-        info.update(self.goals_of(storage, rows.cpu(), value, actor))
+        info.update(self._located_goals(storage, rows.cpu(), value, actor))
         return rows, info
+
+    def _rules(self, count: int) -> Floats:
+        """Return how random numbers become goals in a storage of `count` steps, see `goal_rows.read_goals`."""
+        if self._table is None or self._table[0] != count:
+            rows = [self._value.table_row(0, count), (self._actor or self._value).table_row(self._value.numbers, count)]
+            self._table = count, np.array(rows, np.float64)
+        return self._table[1]
 
     @override
     def info_of(self, storage: Storage, rows: Tensor) -> dict[Any, Tensor]:
@@ -291,14 +326,20 @@ class GoalSampler(Sampler):
             UnknownKeyError: If the data has no `goal_key`.
         """
         if (found := self._pass_over(storage, rows, has_actor=actor is not None)) is not None:
-            return found.read(rows.contiguous(), [*_arrays_of(value), *_arrays_of(actor)])
+            return found.read(rows.contiguous(), _RULES_OF_DRAWS, _numbers_of(value, value if actor is None else actor))
+        return self._located_goals(storage, rows, value, actor)
+
+    def _located_goals(
+        self, storage: Storage, rows: Tensor, value: GoalDraws, actor: GoalDraws | None
+    ) -> dict[str, Tensor]:
+        """Return the same as `goals_of` for any storage."""
         steps = self._steps(storage, rows.numpy())
         value_goals = self._value.choose(steps, value)
         goals = {"value_goal": value_goals}
         if self._actor is not None and actor is not None:
             actor_goals = self._actor.choose(steps, actor)
             goals |= {"actor_goal": actor_goals} if self.subgoal_steps is None else self._subgoals(steps, actor_goals)
-        info = self._states(storage, goals)
+        info = self._states(storage, steps.trajectories, goals)
         success = self._success(steps, value_goals).astype(np.float32)[:, None]
         info["mask"] = torch.from_numpy(1 - success)
         info["reward"] = torch.from_numpy(success - 1 if self.negative else success)
@@ -312,10 +353,12 @@ class GoalSampler(Sampler):
         if access is None or not {self.end_key, self.traj_key} <= _KEYS_OF_EPISODES:
             return None
         records, slot = access
+        if self.frame_stack > 1 and len(slot.shape) > 1:  # the states of a stack are not one after another in memory
+            return None
         value, actor = self._value, self._actor if has_actor else None
         # The choices that the compiled loop knows, in an order that is quick to hash.
         name = (
-            *(self.goal_key, self.subgoal_steps, self.final_states, self.reward, self.negative),
+            *(self.goal_key, self.subgoal_steps, self.frame_stack, self.final_states, self.reward, self.negative),
             *(value.strategy, value.geometric is None, None if actor is None else actor.geometric is None),
         )
         if (found := records.passes.get(name)) is None:
@@ -351,6 +394,7 @@ class GoalSampler(Sampler):
             final_states=self.final_states,
             of_next=self.reward == "next",
             negative=self.negative,
+            frames=self.frame_stack,
         )
 
     def _steps(self, storage: Storage, rows: Index) -> _Steps:
@@ -381,20 +425,34 @@ class GoalSampler(Sampler):
         success: Mask = (goals.rows == steps.rows(following)) & (is_final == ended)
         return success
 
-    def _states(self, storage: Storage, goals: dict[str, _Goals]) -> dict[str, Tensor]:
+    def _states(self, storage: Storage, trajectories: Trajectories, goals: dict[str, _Goals]) -> dict[str, Tensor]:
         """Return the states and the rows of goals."""
         info: dict[str, Tensor] = {}
         for name, part in goals.items():
-            rows = torch.from_numpy(part.rows)
-            info[name] = states = storage.pick(self.goal_key, rows)
-            info[f"{name}_index"] = rows
+            window = part.rows[:, None] if self.frame_stack == 1 else self._rows_of_stacks(trajectories, part)
+            states = storage.pick(self.goal_key, torch.from_numpy(window.reshape(-1)))
+            states = states.view(*window.shape, *states.shape[1:])
+            info[f"{name}_index"] = rows = torch.from_numpy(part.rows)
             if part.final is not None:
                 info[f"{name}_final"] = final = torch.from_numpy(part.final)
                 last = final.nonzero().squeeze(1)
                 if len(last):
                     next_states = storage.pick((NEXT, *self.goal_key), rows[last])
-                    states.index_copy_(0, last.to(states.device), next_states)
+                    states[:, -1].index_copy_(0, last.to(states.device), next_states)
+            if self.frame_stack == 1:
+                states = states[:, 0]
+            elif states.ndim > 2:
+                states = states.movedim(1, -2).flatten(-2)
+            info[name] = states
         return info
+
+    def _rows_of_stacks(self, trajectories: Trajectories, goals: _Goals) -> Index:
+        """Return the rows of the states of stacks, [B, N]. That of a final state is the row before the state."""
+        owners, places = trajectories.locate(goals.rows)
+        ends = places if goals.final is None else places + goals.final
+        window = ends[:, None] + np.arange(1 - self.frame_stack, 1)
+        firsts = trajectories.firsts[owners]
+        return trajectories.rows(np.minimum(np.maximum(window, firsts[:, None]), places[:, None]))
 
     def attach(self, storage: Storage) -> None:
         """Prepare the sampler of the steps."""
@@ -468,10 +526,8 @@ class GoalSampler(Sampler):
         )
 
 
-def _arrays_of(draws: GoalDraws | None) -> tuple[Floats, Mask, Mask, Index]:
+def _arrays_of(draws: GoalDraws) -> tuple[Floats, Mask, Mask, Index]:
     """Return random choices as arrays for a compiled loop. An array without elements stands for none."""
-    if draws is None:
-        return np.empty(0), _NO_MASK, _NO_MASK, _NO_ROWS
     is_random = draws.random is not None and draws.random_rows is not None
     return (
         np.ascontiguousarray(draws.ahead, np.float64),
@@ -479,6 +535,18 @@ def _arrays_of(draws: GoalDraws | None) -> tuple[Floats, Mask, Mask, Index]:
         np.ascontiguousarray(draws.random, np.bool_) if is_random else _NO_MASK,
         np.ascontiguousarray(draws.random_rows, np.int64) if is_random else _NO_ROWS,
     )
+
+
+def _numbers_of(*draws: GoalDraws) -> Floats:
+    """Return random choices as the numbers that `_RULES_OF_DRAWS` describes, [3 R, B] for R rules."""
+    numbers = np.zeros((3 * len(draws), len(draws[0].ahead)))
+    for first, (ahead, current, random, rows) in zip(range(0, len(numbers), 3), map(_arrays_of, draws), strict=True):
+        numbers[first] = ahead
+        if len(random):
+            numbers[first + 1], numbers[first + 2] = random, rows
+        if len(current):
+            numbers[first + 1, current] = -1
+    return numbers
 
 
 def _rule_problems(name: str, probabilities: Any, geometric: float | None) -> list[str]:

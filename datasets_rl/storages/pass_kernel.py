@@ -1,6 +1,7 @@
 """The read of steps together with windows around them and n-step targets, as a compiled loop, imported only when needed.
 
-The loop requests the memory of the widest span of later rows before it copies the entries of the current row.
+The loop requests the memory of the widest span of later rows before it copies the entries of the current row. Entries that
+need no record are written after it: the fewer instructions lie between two reads, the more of them wait at the same time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import numba
 import numpy as np
 from numba.np.numpy_support import carray
 
-from datasets_rl.loop_compiler import compile_for, copy_items, copy_short, int64_pointer
+from datasets_rl.loop_compiler import compile_for, copy_items, copy_pieces, int64_pointer
 from datasets_rl.storages.record_kernel import FINALS, KNOWN, RECORDS, prefetch
 
-VALUES, OUTSIDE, SUM, COUNT, DISCOUNT, BOOTSTRAPS, SUMS, ALIVE, ENDED, NUMBERS = range(10)
+VALUES, SUM, SUMS, ALIVE, BOOTSTRAPS, OUTSIDE, COUNT, DISCOUNT, ENDED, NUMBERS = range(10)
 """Kinds of entries, see `datasets_rl.ted.passes`."""
+WITHOUT_RECORDS = OUTSIDE
+"""The first of the kinds that follow from the bounds of the episode alone."""
 COLUMNS = ("kind", "source", "size", "first", "distance", "steps", "target", "flag", "final")
 """The columns of the table of entries, see `gather_pass`."""
 _WORDS_AHEAD, _ROWS_AHEAD = 1024, 32
@@ -66,9 +69,9 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
         lasts: The last row of each episode, [E].
         cut: Whether each episode lost the row after its last row, so that it ends there by a time-out, bool [E], or [0] if
             no episode did.
-        table: The entries, [P, 9]: the kind, the byte of the field in a record, the bytes of the field in a step, the first
-            step, the distance between steps, the number of steps, the byte of the entry in an output row, a flag, and the
-            byte of the field in the final states for values after a step, or -1. The flag says for `VALUES` whether steps
+        table: The entries in the order of their kinds, [P, 9]: the kind, the byte of the field in a record, the bytes of the
+            field in a step, the first step, the distance between steps, the number of steps, the byte of the entry in an
+            output row, a flag, and the byte of the field in the final states for values after a step, or -1. The flag says for `VALUES` whether steps
             outside of the episode are zeros, for `OUTSIDE` whether the mask is inverted, and for `SUM` whether rewards have
             8 bytes, 1, or the powers of 4 bytes are `discounts`, 2.
         layout: Words of a record, words of a window, byte of a record at which its episode is, byte at which the flag of
@@ -109,6 +112,10 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
     out_floats, out_doubles = flat.view(np.float32), flat.view(np.float64)
     flat_finals = finals.reshape(-1)
     final_items = flat_finals.view(np.uint8)
+    bounds = np.empty((count, 3), np.int64)
+    reading = 0
+    while reading < len(table) and table[reading, 0] < WITHOUT_RECORDS:
+        reading += 1
     for number in range(-ahead, count):
         if number + ahead < count:
             later = max(rows[number + ahead] - before, 0) * stride
@@ -134,8 +141,8 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
         whole = row - before >= first and row + after < last
         if n_steps:
             end = min(row + n_steps - 1, last)
-            is_known = known[stored] or is_cut or in_bytes[last * record_bytes + terminated] != 0
-            if masked and end == last and not is_known:
+            is_known = not masked or end != last or known[stored] or is_cut
+            if not is_known and in_bytes[last * record_bytes + terminated] == 0:
                 if end > row and masked == 1:
                     end -= 1
                 else:
@@ -154,14 +161,14 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                 out_bytes[window * 8 + layout[9]] = 1
         flat[window + width] = owner
         flat[window + width + 1] = flags << 24
-        for part in range(len(table)):
+        bounds[number, 0], bounds[number, 1], bounds[number, 2] = first, last, end
+        for part in range(reading):
             kind, source, size = table[part, 0], table[part, 1], table[part, 2]
             offset, distance, steps = table[part, 3], table[part, 4], table[part, 5]
             target, flag, final = number * row_bytes + table[part, 6], table[part, 7], table[part, 8]
             if kind == VALUES and whole:
                 read = (row + offset + (final >= 0)) * record_bytes + source
-                for step in range(steps):
-                    copy_short(in_bytes, read + step * distance * record_bytes, out_bytes, target + step * size, size)
+                copy_pieces(in_bytes, read, out_bytes, target, size, distance * record_bytes, steps)
             elif kind == VALUES:
                 for step in range(steps):
                     wanted = row + offset + step * distance
@@ -170,17 +177,12 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                         for item in range(size):
                             out_bytes[target + step * size + item] = 0
                     elif final >= 0 and inside == last and not is_cut:
-                        copy_short(final_items, stored * final_bytes + final, out_bytes, target + step * size, size)
+                        copy_pieces(
+                            final_items, stored * final_bytes + final, out_bytes, target + step * size, size, 0, 1
+                        )
                     else:
                         read = (inside + (final >= 0)) * record_bytes + source
-                        copy_short(in_bytes, read, out_bytes, target + step * size, size)
-            elif kind == OUTSIDE and whole:
-                for step in range(steps):
-                    out_bytes[target + step] = flag != 0
-            elif kind == OUTSIDE:
-                for step in range(steps):
-                    wanted = row + offset + step * distance
-                    out_bytes[target + step] = (wanted < first or wanted > last) != (flag != 0)
+                        copy_pieces(in_bytes, read, out_bytes, target + step * size, size, 0, 1)
             elif kind == SUM:
                 for item in range(size):
                     if flag == 1:
@@ -194,13 +196,6 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                             power = discounts[step] if flag else np.float32(powers[step])
                             total_4 += power * in_floats[read + step * stride * 2]
                         out_floats[(target >> 2) + item] = total_4
-            elif kind == NUMBERS:
-                for step in range(steps):
-                    flat[(target >> 3) + step] = row - first + offset + step * distance
-            elif kind == COUNT:
-                flat[target >> 3] = end - row + 1
-            elif kind == DISCOUNT:
-                out_floats[target >> 2] = discounts[end - row + 1]
             elif kind == SUMS:
                 read, total_4 = (row * record_bytes + source) >> 2, np.float32(0)
                 for step in range(n_steps):
@@ -213,9 +208,29 @@ def gather_pass(  # noqa: C901, PLR0912, PLR0915 - a call within the loop would 
                     if in_bytes[min(row + step, last) * record_bytes + terminated]:
                         alive = np.float32(0)
                     out_floats[(target >> 2) + step] = alive
+            else:
+                out_bytes[target] = usable and in_bytes[end * record_bytes + terminated] == 0
+    for part in range(reading, len(table)):
+        kind, offset, distance, steps = table[part, 0], table[part, 3], table[part, 4], table[part, 5]
+        start_out, inverted = table[part, 6], table[part, 7] != 0
+        for number in range(count):
+            row, target = rows[number], number * row_bytes + start_out
+            first, last, end = bounds[number, 0], bounds[number, 1], bounds[number, 2]
+            if kind == OUTSIDE and row + offset >= first and row + offset + (steps - 1) * distance <= last:
+                for step in range(steps):
+                    out_bytes[target + step] = inverted
+            elif kind == OUTSIDE:
+                for step in range(steps):
+                    wanted = row + offset + step * distance
+                    out_bytes[target + step] = (wanted < first or wanted > last) != inverted
+            elif kind == COUNT:
+                flat[target >> 3] = end - row + 1
+            elif kind == DISCOUNT:
+                out_floats[target >> 2] = discounts[end - row + 1]
             elif kind == ENDED:
                 for step in range(n_steps):
                     out_bytes[target + step] = row + step >= last
             else:
-                out_bytes[target] = usable and in_bytes[end * record_bytes + terminated] == 0
+                for step in range(steps):
+                    flat[(target >> 3) + step] = row - first + offset + step * distance
     return 0

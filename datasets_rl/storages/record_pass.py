@@ -109,7 +109,7 @@ class RecordPass:
             pass_kernel.gather_pass,
             *records.arrays,
             *(episodes.firsts, episodes.lasts, episodes.cut),
-            np.array(table, np.int64).reshape(-1, len(pass_kernel.COLUMNS)),
+            np.array(sorted(table), np.int64).reshape(-1, len(pass_kernel.COLUMNS)),
             np.array([*numbers, masked and (1 if wanted.shortens else 2), -min(steps), max(steps), *ends], np.int64),
             # As `discount_powers`: a power of a number of 4 bytes is not the rounded power of a number of 8 bytes.
             (wanted.discount ** exponents.double()).numpy(),

@@ -331,9 +331,11 @@ def table_lines(results: Mapping[str, Any]) -> list[str]:
     lines.append("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
     rows = []
     for case in CASES:
-        arms = results.get(case.name, {})
-        if not arms or not (word := verdict(arms)):
+        arms = results.get(case.name)
+        seeds = min((len(arms[arm]) for arm in ARMS), default=0) if arms else 0
+        if not arms or not seeds:
             continue
+        word = verdict(arms) or f"{seeds} of {SEEDS} seeds"
         remedies = {name for one in arms["remedied"].values() for name in one.get("remedies", ())}
         cells = [_cell(arms[arm]) for arm in ARMS] + [_cell(results[f"clean, {case.task}"]["clean"])]
         names = ", ".join(f"`{name}`" for name in sorted(remedies))
@@ -345,11 +347,11 @@ def table_lines(results: Mapping[str, Any]) -> list[str]:
 def _cell(arm: Mapping[str, Any]) -> str:
     """Return the mean of the seeds, and the lowest and the highest return."""
     known = [one["return"] for one in arm.values() if one["return"] is not None]
-    reasons = {one["reason"] for one in arm.values() if "reason" in one}
+    stopped = sum("diverged" in one.get("reason", "") for one in arm.values())
     if not known:
-        return "stops" if any("diverged" in one for one in reasons) else ""
+        return "stops" if stopped else ""
     text = f"{np.mean(known):.1f} ({min(known):.1f} to {max(known):.1f})"
-    return f"{text}, {len(arm) - len(known)} stop" if reasons else text
+    return f"{text}, {stopped} stop" if stopped else text
 
 
 def write(results: Mapping[str, Any]) -> None:

@@ -4,20 +4,28 @@ import numpy as np
 import pytest
 
 from datasets_rl import GoalSampler, TensorDictReplayBuffer
+from datasets_rl.transforms import CatFrames
 
-DISCOUNT = 0.99
-LIMITS = {256: (3, 1), 1024: (3, 2), 4096: (5, 2)}
-"""Largest ratio to a plain batch, and least speed to OGBench, by batch size."""
+DISCOUNT, FRAMES = 0.99, 3
+LIMITS = {256: (3, 1, 1), 1024: (3, 2, 1.5), 4096: (5, 2, 1.5)}
+"""Largest ratio to a plain batch, and least speed to OGBench, without and with stacks of frames, by batch size."""
 
 
 class Peer:
-    """Batches with a value goal and an actor goal, as in OGBench: arrays by name, indexed by rows."""
+    """Batches with a value goal and an actor goal, as in OGBench: arrays by name, indexed by rows.
 
-    def __init__(self, storage):
+    The observations are stacks of frames, which OGBench keeps in memory.
+    """
+
+    def __init__(self, storage, frames=1):
         names = {"observations": ("observation",), "actions": ("action",), "terminals": ("next", "done")}
         self.arrays = {name: storage.column(key).clone().numpy() for name, key in names.items()}
-        self.arrays["next_observations"] = np.roll(self.arrays["observations"], -1, 0)
         self.lasts = storage.episodes.stops - 1
+        rows, firsts = np.arange(len(storage)), np.repeat(storage.episodes.starts, storage.episodes.lengths)
+        states = self.arrays["observations"]
+        stacks = [states[np.maximum(rows - ago, firsts)] for ago in reversed(range(frames))]
+        self.arrays["observations"] = np.concatenate(stacks, axis=-1)
+        self.arrays["next_observations"] = np.roll(self.arrays["observations"], -1, 0)
         self.random = np.random.RandomState(0)
 
     def goal_rows(self, rows, p_current, p_trajectory, p_random, *, geometric):
@@ -48,16 +56,29 @@ class Peer:
 
 @pytest.mark.parametrize("size_of_batch", list(LIMITS))
 def test_goals_cost_a_few_plain_batches_and_less_than_in_ogbench(ours, size_of_batch, compare, expect):
-    peer = Peer(ours.storage)
-    goals = TensorDictReplayBuffer(
-        storage=ours.storage, sampler=GoalSampler(geometric=DISCOUNT), batch_size=size_of_batch
-    )
-    plain = TensorDictReplayBuffer(storage=ours.storage, batch_size=size_of_batch)
-    calls = {"plain": plain.sample, "goals": goals.sample, "OGBench": lambda: peer.sample(size_of_batch)}
+    peer, stacked_peer = Peer(ours.storage), Peer(ours.storage, FRAMES)
+    stacks = CatFrames(FRAMES, -1, ["observation", ("next", "observation")])
+    storage = ours.storage
+
+    def buffer(sampler=None, transform=None):
+        return TensorDictReplayBuffer(storage=storage, sampler=sampler, transform=transform, batch_size=size_of_batch)
+
+    calls = {
+        "plain": buffer().sample,
+        "goals": buffer(GoalSampler(geometric=DISCOUNT)).sample,
+        "OGBench": lambda: peer.sample(size_of_batch),
+        "stacks": buffer(GoalSampler(geometric=DISCOUNT, frame_stack=FRAMES), stacks).sample,
+        "stacks of OGBench": lambda: stacked_peer.sample(size_of_batch),
+    }
     took = compare(calls, rounds=36, repeat=10)
 
-    at_most, at_least = LIMITS[size_of_batch]
+    at_most, at_least, stacks_at_least = LIMITS[size_of_batch]
     expect(f"sample({size_of_batch}) with goals, of a plain one", took["goals"] / took["plain"], at_most=at_most)
     expect(
         f"OGBench's batch of {size_of_batch}, of ours with goals", took["OGBench"] / took["goals"], at_least=at_least
+    )
+    expect(
+        f"OGBench's batch of {size_of_batch} stacks in memory, of ours with goals",
+        took["stacks of OGBench"] / took["stacks"],
+        at_least=stacks_at_least,
     )

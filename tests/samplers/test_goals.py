@@ -24,6 +24,7 @@ from datasets_rl import (
     load,
 )
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
+from datasets_rl.transforms import CatFrames
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "goals_and_rewards.json").read_text())
 """Results of OGBench's own functions, with the configuration and the seed that they were called with."""
@@ -73,6 +74,7 @@ def two_of_five(request, tmp_path):
     return DatasetStorage(write_dataset(tmp_path, numbered))
 
 
+SUBGOALS = ["low_actor_goal", "high_actor_goal", "high_actor_target"]
 NUMBERS = np.repeat(np.arange(6, dtype=np.float32)[:, None], 3, 1)
 
 
@@ -263,11 +265,63 @@ def test_invalid_arguments_are_refused():
         ({"strategy": "past"}, "strategy is 'past'"),
         ({"reward": "last"}, "reward is 'last'"),
         ({"subgoal_steps": 0}, "subgoal_steps is 0"),
+        ({"frame_stack": 0}, "frame_stack is 0"),
     ]:
         with pytest.raises(InvalidArgumentError, match=message):
             GoalSampler(**arguments)
     with pytest.raises(UnknownKeyError, match="state"):
         ring(steps([3]), GoalSampler(goal_key="state")).sample(4)
+
+
+def stacks_of_ogbench(compact, rows, count):
+    """Return the stacks of OGBench's `get_stacked_observations` for rows of a compact dataset.
+
+    OGBench takes the last state of an episode for an episode of its own, because its files mark the state before as well.
+    """
+    (ends,) = np.nonzero(compact["valids"] == 0)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    first = starts[np.searchsorted(starts, rows, side="right") - 1]
+    stacks = [compact["observations"][np.maximum(rows - ago, first)] for ago in reversed(range(count))]
+    return np.concatenate(stacks, axis=-1)
+
+
+@pytest.mark.parametrize("subgoal_steps", [None, 2])
+def test_stacks_of_goals_and_of_observations_are_those_of_ogbench(tmp_path, subgoal_steps):
+    given = [trajectory(2 + number % 6, seed=number) for number in range(30)]
+    write_dataset(tmp_path / "toy" / "data", given)
+    stacks = CatFrames(3, -1, in_keys=["observation", ("next", "observation")])
+    goals = GoalSampler(0.2, 0.5, 0.3, 0.9, final_states=True, frame_stack=3, subgoal_steps=subgoal_steps)
+    dataset = load(tmp_path / "toy" / "data", 300, sampler=goals, transform=stacks)
+    compact = dataset.as_dict("ogbench", compact=True)
+
+    def compact_rows(rows, final):
+        return rows.numpy() + dataset.storage.episodes.episode_of(rows.numpy()) + np.asarray(final)
+
+    torch.manual_seed(0)
+    batch = dataset.sample()
+    names = ["value_goal", *(["actor_goal"] if subgoal_steps is None else SUBGOALS)]
+    for name in names:
+        rows = compact_rows(batch[f"{name}_index"], batch[f"{name}_final"])
+        assert np.array_equal(batch[name].numpy(), stacks_of_ogbench(compact, rows, 3)), name
+    assert batch["value_goal_final"].any()
+    assert not batch["value_goal_final"].all()
+    for final, key in enumerate(["observation", ("next", "observation")]):
+        rows = compact_rows(batch["index"], final)
+        assert np.array_equal(batch[key].numpy(), stacks_of_ogbench(compact, rows, 3)), key
+
+
+def test_images_of_goals_are_stacked_along_their_channels():
+    data = steps([3, 4])
+    data["observation"], data["next", "observation"] = (
+        data.get(key).view(7, 1, 1, 1).repeat(1, 2, 3, 2) for key in ("observation", ("next", "observation"))
+    )
+    buffer = ring(data, GoalSampler(0, 0, 1, actor=None, frame_stack=3))
+    draws = GoalDraws(np.zeros(4), None, np.ones(4, bool), np.array([0, 2, 3, 6]))
+    goals = buffer.sampler.goals_of(buffer.storage, torch.tensor([0, 0, 0, 0]), draws)
+
+    assert goals["value_goal"].shape == (4, 2, 3, 6)
+    expected = [[0, 0, 0, 0, 0, 0], [0, 0, 1, 1, 2, 2], [3, 3, 3, 3, 3, 3], [4, 4, 5, 5, 6, 6]]
+    assert goals["value_goal"][:, 1, 2].tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -281,6 +335,8 @@ def test_invalid_arguments_are_refused():
         {"actor": None, "p_current": 1.0, "p_trajectory": 0.0, "p_random": 0.0},
         {"goal_key": "action"},
         {"sampler": lambda: SliceSampler(slice_len=2)},
+        {"frame_stack": 3, "geometric": 0.9},
+        {"frame_stack": 4, "final_states": True, "subgoal_steps": 2, "actor": (0.1, 0.5, 0.4)},
     ],
     ids=lambda options: ", ".join(map(str, options)) or "default",
 )

@@ -47,7 +47,7 @@ class AngleWraps(Check):
             return
         name = data.field(key).name
         # An element that has the range of an angle, and never jumps, is left as it is.
-        jumps = measures["wraps"].any(axis=0)
+        jumps = measures["wraps"].any(axis=0).tolist()
         angles = [angle for angle, jump in zip(_angles(data, key), jumps, strict=True) if jump]
         elements = [data.element(key, element) for element, _ in angles]
         rows = measures["row"][found].tolist()
@@ -69,7 +69,8 @@ class AngleWraps(Check):
         )
 
     def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
-        return measures["wraps"].sum(axis=1).astype(np.float64)
+        wraps: NDArray[np.float64] = measures["wraps"].sum(axis=1).astype(np.float64)
+        return wraps
 
 
 def _mean(data: Data, key: Key, element: int, turn: float) -> float:
