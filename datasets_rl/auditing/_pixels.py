@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.auditing.block import BRIGHT, DARK
+from datasets_rl.auditing.data import BRIGHT, DARK
 from datasets_rl.loop_compiler import compile_for
 
 COUNTS = 6

@@ -17,8 +17,6 @@ Shared = TypeVar("Shared")
 
 PARTS = 4
 """Parts of equal length of an episode, of which each has its own sums."""
-DARK, BRIGHT = 8, 250
-"""A value of an image below the first number is dark, and a value above the second number is bright."""
 AHEAD = 4
 """Rows of narrow fields after a block that are read with the block."""
 

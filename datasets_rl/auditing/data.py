@@ -29,6 +29,9 @@ from datasets_rl.ted.table import EpisodeTable
 
 Model = TypeVar("Model")
 
+DARK, BRIGHT = 8, 250
+"""A value of an image below the first number is dark, and a value above the second number is bright."""
+
 _SAMPLE = 1 << 13
 _CLIPS = 1 << 7
 _CLIP = 1 << 5
@@ -236,6 +239,7 @@ class Data:
         """Return at most 24 x 24 pixels of the images of steps in ascending order, uint8 [K, h, w, c]: see `places`."""
         images = self.steps.take(key, rows).reshape(len(rows), -1)
         grids: NDArray[np.uint8] = np.take(images, self.places(key), axis=1)
+        self.steps.stored.release_pages()
         return grids
 
     def clips(self, key: Key) -> Clips:

@@ -160,14 +160,18 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
     episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: what is left shows in the next audit.
     """
     seams: dict[int, list[int]] = {}
-    settled = [_unrepeated(finding, seams) for finding in findings]
+    # A hint must not keep a surer finding from its remedy, unless that is about the same rows.
+    sure = [finding.rows for finding in findings if finding.level != "hint"]
+    settled = [
+        _unrepeated(finding, seams) if finding.level != "hint" or _touches(finding.rows, sure) else finding
+        for finding in findings
+    ]
     return [_spared(finding, seams.keys()) for finding in settled]
 
 
 def _unrepeated(finding: Finding, seams: dict[int, list[int]]) -> Finding:
     """Return a finding whose remedy divides at new places alone, which are added to the steps of the seams by episode."""
-    # A hint must not keep a surer finding from its remedy.
-    if finding.level == "hint" or not isinstance(finding.remedy, Correction) or finding.remedy.step != "split_episodes":
+    if not isinstance(finding.remedy, Correction) or finding.remedy.step != "split_episodes":
         return finding
     places = [(int(episode), int(step)) for episode, step in (str(one).split("/") for one in finding.remedy.places)]
     new = [one for one in places if all(abs(one[1] - step) > _SEAM for step in seams.get(one[0], ()))]
@@ -176,6 +180,17 @@ def _unrepeated(finding: Finding, seams: dict[int, list[int]]) -> Finding:
     if not new:
         return replace(finding, remedy=f"episode {places[0][0]:,} is divided there after another finding")
     return replace(finding, remedy=replace(finding.remedy, places=tuple(f"{one}/{step}" for one, step in new)))
+
+
+def _touches(rows: Sequence[tuple[int, int]], others: Iterable[Sequence[tuple[int, int]]]) -> bool:
+    """Return whether ranges of rows are a seam apart, at most, from a short range of other findings."""
+    return any(
+        start - _SEAM <= stop_of_other and start_of_other <= stop + _SEAM
+        for start, stop in rows
+        for of_other in others
+        for start_of_other, stop_of_other in of_other
+        if stop_of_other - start_of_other <= 2 * _SEAM
+    )
 
 
 def _spared(finding: Finding, divided: AbstractSet[int]) -> Finding:

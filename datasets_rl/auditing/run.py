@@ -333,7 +333,11 @@ def _measured_part(
 
     def measure(start: int, stop: int) -> dict[str, Measures]:
         block = Block(data, start, stop)
-        return {look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks}
+        measures = {
+            look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks
+        }
+        data.steps.stored.release_pages()
+        return measures
 
     blocks = [*each(measure, edges[:-1], edges[1:])]
     return {look.name: _joined(look.check.merges, [block[look.name] for block in blocks]) for look in walk.looks}

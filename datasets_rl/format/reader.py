@@ -19,7 +19,7 @@ from datasets_rl.format.current import in_current_version
 from datasets_rl.format.images.base import Items
 from datasets_rl.format.images.compressed import dictionary_file, read_dictionary
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
+from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, release_pages, take_fields
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
 from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.read.compressed_frames import FrameDictionary
@@ -127,6 +127,11 @@ class StoredDataset:
             self._expected_layout(name)  # raises if the dataset has no such file
         mapped = self._maps[name]
         return self.open_file(name, lambda path: copy_on_write(path, mapped)) if writable else mapped
+
+    def release_pages(self) -> None:
+        """Release the visited pages of all mapped files: see `npy.release_pages`."""
+        for mapped in self._maps.values():
+            release_pages(mapped)
 
     def open_file(self, name: str, opener: Callable[[Path], T]) -> T:
         """Open a file of the opened version.

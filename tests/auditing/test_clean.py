@@ -88,8 +88,9 @@ def test_a_sensor_that_stuck_jumps_and_a_body_at_a_wall_does_not() -> None:
     recording = clean.record("cheetah", 12)
     one = recording.episodes[2]
     stuck, held = (np.array(one.states[("observation",)]) for _ in range(2))
-    stuck[30:75, 1] = stuck[30, 1]
-    held[30:75, 1], held[75:, 1] = held[30, 1], held[75:, 1] + held[30, 1] - held[75, 1]
+    stop = 65 + int(np.abs(held[65:90, 1] - held[30, 1]).argmax())
+    stuck[30:stop, 1] = stuck[30, 1]
+    held[30:stop, 1], held[stop:, 1] = held[30, 1], held[stop:, 1] + held[30, 1] - held[stop, 1]
     levels = [
         [finding.level for finding in planting.audited(recording.replaced({2: changed}), ["stuck_elements"]).findings]
         for changed in (one.with_arrays({("observation",): values}) for values in (stuck, held))

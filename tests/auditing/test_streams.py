@@ -50,6 +50,23 @@ def test_a_stream_has_the_findings_of_the_stored_dataset_and_goes_on(served, tmp
     stream.close()
 
 
+def test_a_stream_that_was_killed_while_it_was_stored_is_stored_again_with_the_same_digest(served):
+    """The digest names the measures that a killed audit left."""
+    folder, address = served
+    stream = load(address, streaming=True)
+    digests = []
+    for _ in range(2):
+        left = stream.stream._folder / "written"
+        left.mkdir()
+        (left / "rows.npy").write_bytes(b"half")
+        with stream.stream.written() as stored:
+            digests.append(stored.manifest.digest)
+            assert len(stored) == len(load(folder))
+    stream.close()
+
+    assert digests[0] == digests[1]
+
+
 def test_selected_episodes_of_a_stream_are_audited_under_their_place_in_the_stream(served):
     folder, address = served
     selection = Selection(episodes="2:11")

@@ -161,7 +161,8 @@ def words_of(line):
     return shlex.split(line.partition("rlds ")[2].partition(" writes ")[0])
 
 
-def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, broken, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("broken")
+def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     only = ["--checks", "not_finite,duplicate_episodes"]
     first = rlds("audit", "broken", *only).err

@@ -17,14 +17,14 @@ from datasets_rl.auditing.scenes import FEWEST_EPISODES, SHARE, VOTES, likeness
 from datasets_rl.ted.keys import Key
 
 _LEAST = 8.0
-_TIMES = 0.7
+TIMES = 0.7
 
 
 class CamerasSwapped(Check):
     name = "cameras_swapped"
     rule = (
         f"In {SHARE:.0%} of the steps of an episode, the image of each of two cameras is closer to the usual image of the other camera "
-        f"than {_TIMES:g} times the distance from its own. The usual images differ by more than {_LEAST:g} of 255."
+        f"than {TIMES:g} times the distance from its own. The usual images differ by more than {_LEAST:g} of 255."
     )
     why = "A policy takes the view of a wrist for the view of a table."
     limits = f"Cameras of different shapes are not compared. Fewer than {FEWEST_EPISODES} episodes show nothing."
@@ -37,7 +37,7 @@ class CamerasSwapped(Check):
 
     def measure(self, block: Block, key: Key) -> Measures:
         distances, cameras = likeness(block, key).distances, block.data.images
-        swapped = distances < _TIMES * distances[:, [cameras.index(key)]]
+        swapped = distances < TIMES * distances[:, [cameras.index(key)]]
         own = block.data.usual_image(key)
         for number, other in enumerate(cameras):
             image = block.data.usual_image(other)

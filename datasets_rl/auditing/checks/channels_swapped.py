@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.checks.cameras_swapped import TIMES
 from datasets_rl.auditing.data import Data, channels_last
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import exchange_channels
@@ -20,10 +21,11 @@ class ChannelsSwapped(Check):
     name = "channels_swapped"
     rule = (
         f"Of the images of an episode, {SHARE:.0%} have colors that correlate better with the usual image of the camera after red and "
-        f"blue are exchanged, by {MARGIN:g}. In three of four episodes at most 5 % do."
+        f"blue are exchanged, by {MARGIN:g}, and do not look more usual after a flip, or as images of another camera. In three of four episodes "
+        "at most 5 % do."
     )
     why = "Colors that a task names, such as a red cube, are other colors in these episodes."
-    limits = f"If most episodes are swapped, the others are found. Gray scenes, and fewer than {FEWEST_EPISODES} episodes, show nothing."
+    limits = f"Channels of flipped images are not looked at. If most episodes are swapped, the others are found. Gray scenes, and fewer than {FEWEST_EPISODES} episodes, show nothing."
     merges = VOTES
 
     def targets(self, data: Data) -> Sequence[Key] | str:
@@ -33,8 +35,12 @@ class ChannelsSwapped(Check):
         return colored or "no camera has three channels"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        before, exchanged = likeness(block, key).colors.T
-        return votes(block, exchanged - before > MARGIN)
+        like, camera = likeness(block, key), block.data.images.index(key)
+        before, exchanged = like.colors.T
+        # An image that is upside down, or of another camera, has other colors in each place, too.
+        flipped = like.shapes[:, 1:].max(axis=1) - like.shapes[:, 0] > MARGIN
+        other = (like.distances < TIMES * like.distances[:, [camera]]).any(axis=1)
+        return votes(block, (exchanged - before > MARGIN) & ~flipped & ~other)
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         name = data.field(key).name

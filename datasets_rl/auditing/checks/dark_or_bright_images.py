@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
-from datasets_rl.auditing.block import BRIGHT, DARK, Block
-from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.data import BRIGHT, DARK, Data
 from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key

@@ -13,7 +13,6 @@ from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import shift
 from datasets_rl.ted.keys import Key
 
-_STILL = 0.01
 _CHANCE, _LIKELY = 1e-3, 0.05
 _NAMED = 1_000
 
@@ -21,9 +20,9 @@ _NAMED = 1_000
 class ObservationShift(Check):
     name = "observation_shift"
     rule = (
-        "The observation after the last action of an episode equals the observation before this action in each number, and at most "
-        f"{_STILL:.0%} of all other steps leave the observation as it is: by chance, so many episodes would end so in 1 of {1 / _CHANCE:,.0f} datasets, "
-        f"or, for a hint, in 1 of {1 / _LIKELY:.0f}."
+        "The observation after the last action of an episode equals the observation before this action in each number, in more episodes than by "
+        f"chance, as often as other steps, or the step before the last, leave the observation as it is: in 1 of {1 / _CHANCE:,.0f} datasets, or, "
+        f"for a hint, in 1 of {1 / _LIKELY:.0f}."
     )
     why = (
         "The policy sees the result of the action before it chooses the action, and the last transition leads nowhere."
@@ -50,10 +49,11 @@ class ObservationShift(Check):
             sample = data.sample(key)
             still &= (sample.now == sample.after).all(axis=1) & sample.has_after
         found = np.flatnonzero(same)
-        if not len(found) or max(still.mean(), rests.sum() / max(known.sum(), 1)) > _STILL:
+        if not len(found):
             return
         # One more than there are: of few steps, none may be equal by chance.
-        by_chance = at_least(len(found), (still.sum() + 1) / len(still) * known.sum())
+        share = max((still.sum() + 1) / len(still), rests.sum() / known.sum())
+        by_chance = at_least(len(found), share * known.sum())
         if by_chance > _LIKELY:
             return
         most = len(found) > len(known) / 2

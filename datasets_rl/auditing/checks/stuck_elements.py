@@ -19,7 +19,7 @@ _FEW = 3
 _MOVES = 0.9
 _SHARE = 0.3
 _TIMES = 3.0
-_JUMP = 3.0
+_JUMP = 2.0
 
 
 class StuckElements(Check):
@@ -28,7 +28,7 @@ class StuckElements(Check):
         f"An element of an observation or an action keeps its value in {_SHARE:.0%} of the steps of an episode of more than {_FEWEST} "
         f"steps, and {_TIMES:g} times as often as in {_MOVES:.0%} of the episodes. Or an element that changes in {_SHARE:.0%} of the steps of "
         f"{_MOVES:.0%} of the episodes changes a third as often. A hint if other elements rest, too, if an action rests at its limit, or if an observation rests in "
-        f"some of the steps, and moves on without a jump of {_JUMP:g} times its usual change."
+        f"some of the steps, and moves on without a jump of {_JUMP:g} times what nine of ten of its changes are at most."
     )
     why = "The policy learns that a joint does not matter, or that an action has no effect."
     limits = (
@@ -95,6 +95,6 @@ def _sticks(data: Data, key: Key, episode: int, element: int) -> bool:
         return True
     # What moved on behind a stuck sensor shows as a jump.
     change = np.abs(after - now)[sample.has_after]
-    usual = float(np.median(change[change > 0])) if (change > 0).any() else 0.0
+    usual = float(np.quantile(change[change > 0], 0.9)) if (change > 0).any() else 0.0
     ends = [abs(values[row] - values[row - 1]) for row in (start, stop) if 0 < row < len(values)]
     return max(ends, default=0.0) > _JUMP * usual

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import drop, split_at
 from datasets_rl.ted.keys import Key
 
@@ -26,7 +26,14 @@ class TimeGaps(Check):
     )
     why = "Frames are missing in a gap: an action leads to a state that another action led to."
     limits = "Only fields named like a time are read. If the rate changes as a rule, no gap is found."
-    merges = {"longest": "max", "row": "with longest", "gaps": "sum", "backward": "sum"}
+    merges = {
+        "longest": "max",
+        "row": "with longest",
+        "gaps": "sum",
+        "backward": "sum",
+        "least": "min",
+        "least_row": "with least",
+    }
 
     def targets(self, data: Data) -> Sequence[Key] | str:
         return data.times or "no field is named like a time"
@@ -42,11 +49,15 @@ class TimeGaps(Check):
         lost = late + np.min([two, one + two, four, four + five, np.zeros_like(late)], axis=0)
         gaps = (late > (_TIMES - 1) * usual) & (lost > (_TIMES - 1) * usual)
         longest = block.maxima(np.where(gaps, step, 0.0))
+        steps = np.nan_to_num(step, nan=np.inf)
+        least = block.minima(steps)
         return {
             "longest": longest,
             "row": block.row_of(np.where(gaps, step, 0.0), longest),
             "gaps": block.sums(gaps),
             "backward": block.sums(step <= 0),
+            "least": least,
+            "least_row": block.row_of(steps, least),
         }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
@@ -58,22 +69,26 @@ class TimeGaps(Check):
             if counts.sum() > _USUAL * len(data):
                 continue
             for episode in np.flatnonzero(counts).tolist():
-                row, count = int(measures["row"][episode]), int(counts[episode])
-                longest = float(measures["longest"][episode])
+                count = int(counts[episode])
+                extreme, place = ("longest", "row") if kind == "gaps" else ("least", "least_row")
+                step, row = float(measures[extreme][episode]), int(measures[place][episode])
+                begins_again = step < -usual
                 what = (
-                    f"{name} has {count} gap{'s' * (count > 1)} in episode {episode:,}: between the rows {row:,} and {row + 1:,} are "
-                    f"{longest:g}, {longest / usual:.1f} times the usual {usual:g}"
+                    f"{name} has {counted(count, 'gap')} in episode {episode:,}: between the rows {row:,} and {row + 1:,} are {step:g}, "
+                    f"{step / usual:.1f} times the usual {usual:g}: frames are missing"
                     if kind == "gaps"
-                    else f"{name} does not grow in {count} step{'s' * (count > 1)} of episode {episode:,}"
+                    else f"{name} does not grow in {counted(count, 'step')} of episode {episode:,}, first or most between the rows {row:,} and "
+                    f"{row + 1:,}, by {step:g} in place of {usual:g}"
+                    f"{': the clock begins again there, as if two recordings were joined' if begins_again else ''}"
                 )
                 yield Finding(
                     self.name,
                     "strong",
                     what,
                     episodes=(episode,),
-                    rows=((row, row + 2),) if kind == "gaps" else (),
-                    evidence={"longest": longest, "usual": usual, "count": count},
-                    remedy=split_at(data, [row + 1]) if kind == "gaps" else drop([episode]),
+                    rows=((row, row + 2),),
+                    evidence={"step": step, "usual": usual, "count": count},
+                    remedy=split_at(data, [row + 1]) if kind == "gaps" or begins_again else drop([episode]),
                     key=name,
                 )
 
