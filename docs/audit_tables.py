@@ -6,6 +6,7 @@ from pathlib import Path
 
 from datasets_rl.auditing import CHECKS, Conventions, SharedEpisodes
 from datasets_rl.auditing.base import Check
+from datasets_rl.auditing.benefits import training_with
 from datasets_rl.auditing.checks import check_class
 
 PAGE = Path(__file__).parent / "audit.md"
@@ -21,8 +22,8 @@ def updated(text: str) -> str:
     if START not in text or END not in text:
         raise ValueError(f"{PAGE} has no table of checks, expected the lines {START!r} and {END!r}")
     rows = [
-        "| check | finds | why it matters | limits |",
-        "| --- | --- | --- | --- |",
+        "| check | finds | why it matters | limits | training |",
+        "| --- | --- | --- | --- | --- |",
         *(_row(check_class(name)) for name in CHECKS),
         _row(Conventions),
         _row(SharedEpisodes),
@@ -32,11 +33,8 @@ def updated(text: str) -> str:
 
 
 def _row(check: type[Check | Conventions | SharedEpisodes]) -> str:
-    return (
-        "| "
-        + " | ".join([f"`{check.name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits))])
-        + " |"
-    )
+    texts = (check.rule, check.why, check.limits, training_with(check.name))
+    return "| " + " | ".join([f"`{check.name}`", *(text.replace("|", "\\|") for text in texts)]) + " |"
 
 
 if __name__ == "__main__":

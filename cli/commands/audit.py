@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = "Look"
 
-_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}}
+_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}, "lengths": ()}
 _TOGETHER = " + "
 _SHOWN = 20
 """Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
@@ -61,7 +61,10 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file of remedies.")] = False,
     listed: Annotated[
-        bool, typer.Option("--list", help="List the checks: what each finds, and what each misses.")
+        bool,
+        typer.Option(
+            "--list", help="List the checks: what each finds, what each misses, and whether training gets better by it."
+        ),
     ] = False,
 ) -> Result:
     """Look for faults in the data: frozen cameras, joined or duplicate episodes, shifted actions, outliers, and more.
@@ -82,6 +85,7 @@ def run(
       rlds audit --list
     """
     from datasets_rl.auditing import CHECKS, LEVELS, Conventions, SharedEpisodes, audit
+    from datasets_rl.auditing.benefits import training_with
     from datasets_rl.auditing.checks import check_class
 
     if listed:
@@ -91,8 +95,19 @@ def run(
             SharedEpisodes,
         ]
         return Result(
-            {"checks": [{"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits} for one in classes]},
-            [Table(("check", "rule"), tuple((one.name, one.rule) for one in classes))],
+            {
+                "checks": [
+                    {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
+                    | {"training": training_with(one.name)}
+                    for one in classes
+                ]
+            },
+            [
+                Table(
+                    ("check", "training", "rule"),
+                    tuple((one.name, training_with(one.name), one.rule) for one in classes),
+                )
+            ],
             quiet=[one.name for one in classes],
         )
     if not datasets:
@@ -205,6 +220,7 @@ def _lines(found: Audit) -> Iterator[str]:
             yield f"    remedy: {text if len(text) <= _WIDE else f'{text[:_WIDE]}... --json and --remedies have all of it'}"
     if len(found.findings) > _SHOWN:
         yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+    yield from (f"  length: {one}" for one in found.lengths if one.named)
 
 
 def _verdict(found: Audit) -> str:
@@ -224,6 +240,8 @@ def _markdown(reports: list[Audit]) -> Iterator[str]:
             yield "| --- | --- | --- | --- |"
             yield from map(_markdown_row, found.findings)
             yield ""
+        if lengths := [f"* {one}" for one in found.lengths if one.named]:
+            yield from (*lengths, "")
 
 
 def _markdown_row(finding: Finding) -> str:

@@ -136,13 +136,7 @@ class Alignment:
             sums: Errors by half of the episode, as of `lag_errors`, [E, 2, 5, A].
             counts: Steps by half of the episode, [E, 2].
         """
-        sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
-        counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
-        mean = sums / np.maximum(counts, 1)[:, :, None, None]
-        # What the model does not explain in the median episode is no evidence in another one.
-        floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
-        logs = np.log(mean + floor).mean(axis=3)
-        gains = logs[:, :, self.common, None] - logs
+        counts, logs, gains = self._gains(sums, counts)
         half, high = np.quantile(gains, [0.5, 0.9], axis=0)
         found = (gains > _GAIN) & (counts >= _FEWEST)[:, :, None]
         # Of few steps only a great difference counts.
@@ -166,6 +160,32 @@ class Alignment:
             times = float(np.exp(gains[episode, part, lag]))
             result.append(Shift(episode, int(LAGS[lag] - LAGS[self.common]), part, times))
         return result
+
+    def scores(self, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return by how much each episode, or a half of it, fits better at another lag, on a logarithmic scale, [E].
+
+        Args:
+            sums: Errors by half of the episode, as of `lag_errors`, [E, 2, 5, A].
+            counts: Steps by half of the episode, [E, 2].
+        """
+        counts, _, gains = self._gains(sums, counts)
+        best: NDArray[np.float64] = np.where(counts >= _FEWEST, gains.max(axis=2), 0).max(axis=1)
+        return best
+
+    def _gains(
+        self, sums: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the steps, the errors and by how much they are smaller than at the usual lag, of episodes and halves.
+
+        Errors are logarithms, [E, 3, 5], and so are the gains. The steps are [E, 3].
+        """
+        sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
+        counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
+        mean = sums / np.maximum(counts, 1)[:, :, None, None]
+        # What the model does not explain in the median episode is no evidence in another one.
+        floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
+        logs = np.log(mean + floor).mean(axis=3)
+        return counts, logs, logs[:, :, self.common, None] - logs
 
     def _predicted(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         width, count = values.shape[1], self._dynamics.elements

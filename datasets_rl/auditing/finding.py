@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from datasets_rl.auditing.lengths import LengthControl
 from datasets_rl.auditing.remedy import Correction, recipe_of
 from datasets_rl.errors import InvalidArgumentError
 
@@ -69,6 +70,8 @@ class Audit:
     """Names of the checks that were made."""
     skipped: Mapping[str, str]
     """The reason by the name of each check that does not apply to the dataset."""
+    lengths: tuple[LengthControl, ...] = ()
+    """What the length of episodes has to do with the score of each check, for each field, where both vary."""
 
     def of_level(self, level: str) -> tuple[Finding, ...]:
         """Return the findings that are at least as sure as a level.
@@ -104,4 +107,5 @@ class Audit:
             "findings": [finding.to_json() for finding in self.findings],
             "checked": list(self.checked),
             "skipped": dict(self.skipped),
+            "lengths": [asdict(one) for one in self.lengths],
         }

@@ -91,9 +91,10 @@ def align_signs(key: str, first: int) -> Correction:
     return Correction("fix_signs", (), {"first": first, "key": key})
 
 
-def unwrap(key: str, elements: Sequence[int], turn: float) -> Correction:
-    """Return the step that unwraps angles."""
-    return Correction("fix_wraps", tuple(elements), {"key": key, "turn": float(turn)})
+def unwrap(key: str, elements: Sequence[int], turn: float, around: Sequence[float]) -> Correction:
+    """Return the step that unwraps angles, with the first angle of each episode within half a turn of an angle."""
+    angles = [float(f"{angle:.3g}") for angle in around]
+    return Correction("fix_wraps", tuple(elements), {"key": key, "turn": float(turn), "around": angles})
 
 
 def end_by_truncation(episodes: Iterable[int] = ()) -> Correction:

@@ -23,6 +23,7 @@ from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
+from datasets_rl.auditing.lengths import LengthControl, control
 from datasets_rl.auditing.remedy import without_seams
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, join_names
 from datasets_rl.format.manifest import converter_version
@@ -35,6 +36,8 @@ from datasets_rl.store.layout import AUDIT_FOLDER
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from datasets_rl.auditing.base import Check, Measures
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
     from datasets_rl.datasets.streamed import StreamedExperienceReplay
@@ -139,13 +142,7 @@ class _Look:
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
     data = Data(steps)
-    looks, skipped = [], {}
-    for check in checks:
-        targets = check.targets(data)
-        if isinstance(targets, str):
-            skipped[check.name] = targets
-        else:
-            looks += [_Look(check, key) for key in targets]
+    looks, skipped = _looks(data, checks)
     measured = _measured(data, looks, name, settings)
     findings: list[Finding] = []
     for check in checks:
@@ -159,7 +156,51 @@ def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settin
         findings=tuple(without_seams(sorted(findings, key=lambda one: LEVELS.index(one.level)))),
         checked=tuple(check.name for check in checks if check.name not in skipped),
         skipped=skipped,
+        lengths=tuple(_controls(data, looks, measured, findings)),
     )
+
+
+def score_steps(
+    steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Return the score of each episode, [E], by the name of the check and the dotted key of its field."""
+    data = Data(steps)
+    looks, _ = _looks(data, checks)
+    measured = _measured(data, looks, name, settings)
+    found = {(look.check.name, dotted_name(look.key)): _score(data, look, measured) for look in looks}
+    return {look: score for look, score in found.items() if score is not None}
+
+
+def _looks(data: Data, checks: Sequence[Check]) -> tuple[list[_Look], dict[str, str]]:
+    """Return the checks with their fields, and the reason by the name of each check that does not apply."""
+    looks, skipped = [], {}
+    for check in checks:
+        targets = check.targets(data)
+        if isinstance(targets, str):
+            skipped[check.name] = targets
+        else:
+            looks += [_Look(check, key) for key in targets]
+    return looks, skipped
+
+
+def _score(data: Data, look: _Look, measured: Mapping[str, Measures]) -> NDArray[np.float64] | None:
+    return look.check.score(data, look.key, measured[look.name]) if look.name in measured else None
+
+
+def _controls(
+    data: Data, looks: Sequence[_Look], measured: Mapping[str, Measures], findings: Sequence[Finding]
+) -> Iterator[LengthControl]:
+    """Yield what the length of episodes has to do with the score of each look, where both vary."""
+    for look in looks:
+        key = dotted_name(look.key)
+        named = np.zeros(len(data.episodes), np.bool_)
+        for finding in findings:
+            # A finding about several fields names none of them, or the first.
+            if finding.check == look.check.name and (not finding.key or not key or finding.key == key):
+                named[list(finding.episodes)] = True
+        found = control(look.check.name, key, _score(data, look, measured), named, data.episodes.lengths)
+        if found is not None:
+            yield found
 
 
 def measure_check(data: Data, check: Check, key: Key, *, name: str, settings: Settings) -> Measures:

@@ -64,7 +64,7 @@ def test_steps_of_one_check_that_differ_in_the_episodes_are_one_step_with_the_re
 
 def test_the_order_of_steps_keeps_the_numbers_of_the_source(tmp_path):
     findings = [
-        found("angle_wraps", unwrap("observation", [0], 360)),
+        found("angle_wraps", unwrap("observation", [0], 360, [180])),
         found("terminated", end_by_truncation([2])),
         found("units", scale("observation", 0.5, [1])),
         found("lag", shift("camera", 2, [1])),

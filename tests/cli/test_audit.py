@@ -42,6 +42,21 @@ def test_a_finding_names_the_fault_the_episode_and_the_step_that_corrects_it(rld
     assert "    remedy: -t drop_episodes:7" in out
 
 
+def test_what_the_length_of_episodes_has_to_do_with_what_is_named_is_a_line(rlds, broken):
+    checks = ["--checks", "not_finite,duplicate_episodes"]
+    lines = [line for line in rlds("audit", broken, *checks).out.splitlines() if line.startswith("  length: ")]
+    (found,) = rlds("audit", broken, *checks, "--json").json["datasets"]
+    of_nan, of_copies = sorted(found["lengths"], key=lambda one: one["check"], reverse=True)
+
+    assert [line.split(":")[1].strip() for line in lines] == ["not_finite, action", "duplicate_episodes"]
+    assert lines[0].endswith("1 of 1 named episodes stand out")
+    assert (of_nan["named"], of_nan["standing"], of_nan["scored"]) == (1, 1, True)
+    assert (of_copies["named"], of_copies["standing"], of_copies["scored"]) == (2, None, False)
+    assert any(
+        line.startswith("* duplicate_episodes: ") for line in rlds("audit", broken, "--markdown").out.splitlines()
+    )
+
+
 def test_the_json_document_has_the_findings_with_evidence_and_steps(rlds, broken):
     ran = rlds("audit", broken, "--json", "--checks", "duplicate_episodes,frozen_frames")
     (found,) = ran.json["datasets"]
@@ -99,6 +114,7 @@ def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
     assert all(
         one["rule"].endswith(".") and one["why"].endswith(".") and one["limits"].endswith(".") for one in document
     )
+    assert {one["training"] for one in document} == {"better", "not shown to help"}
     assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions", "shared_episodes"]
 
 

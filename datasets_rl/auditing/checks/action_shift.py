@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment, Shift
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -48,6 +51,9 @@ class ActionShift(Check):
         name = ", ".join(data.field(one).name for one in data.actions)
         yield from whole_dataset(self.name, fitted, name)
         yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return data.model(Alignment, False).scores(measures["errors"], measures["steps"])
 
 
 def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]:

@@ -59,6 +59,9 @@ class ActionsOutsideSpace(Check):
             key=name,
         )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["furthest"].astype(np.float64)
+
 
 def _bounds(data: Data, key: Key) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     spec = data.steps.stored.manifest.specs.get(data.field(key).name, {})

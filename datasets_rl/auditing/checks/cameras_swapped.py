@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -65,3 +66,7 @@ class CamerasSwapped(Check):
                     remedy=drop([episode]),
                     key=names[0],
                 )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        share: NDArray[np.float64] = measures["votes"].max(axis=1) / np.maximum(measures["steps"], 1)
+        return share

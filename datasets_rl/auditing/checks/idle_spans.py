@@ -50,6 +50,9 @@ class IdleSpans(Check):
         longest, row = block.longest_runs(slow)
         return {"longest": longest + AHEAD * (longest > 0), "row": row}
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["longest"].astype(np.float64)
+
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         longest, lengths = measures["longest"], data.episodes.lengths
         limit = np.maximum(np.maximum(_FEWEST, _SHARE * lengths), _MORE + _TIMES * float(np.quantile(longest, 0.9)))

@@ -101,6 +101,11 @@ class JoinedEpisodes(Check):
                 remedy=split_at(data, [row + 1]),
             )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        usual = np.quantile(data.model(Dynamics).usual, 0.95, axis=0) + _MARGIN
+        score: NDArray[np.float64] = np.maximum(measures["forward"] / usual[0], measures["joint"] / usual[1])
+        return score
+
 
 def _changes(block: Block) -> NDArray[np.bool_]:
     """Return whether an element that usually keeps its value changes after each row, bool [N]."""

@@ -107,6 +107,21 @@ class NormalizedTwice(Check):
                 key=name,
             )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        score = np.zeros(len(data.episodes))
+        long = np.flatnonzero(data.episodes.lengths >= _FEWEST_STEPS)
+        if not len(long):
+            return score
+        means = measures["sums"][long] / measures["steps"][long][:, :, None, None]
+        moving = (np.median(means[:, :, 1], axis=0) > 0).all(axis=0)
+        values = data.sample(key).now[:, moving]
+        values = values[np.isfinite(values).all(axis=1)]
+        if moving.any() and len(values):
+            every = np.ones(len(long), np.bool_)
+            gains = _gains(means[..., moving], every, values.mean(axis=0), values.std(axis=0), _NEARER)
+            score[long] = gains.max(axis=1)
+        return score
+
     def _of_group(self, data: Data, key: Key, episodes: NDArray[np.int64], gain: float) -> Finding:
         name = data.field(key).name
         return Finding(

@@ -71,6 +71,9 @@ class Outliers(Check):
                 key=name,
             )
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["furthest"].astype(np.float64)
+
 
 def _reach(data: Data, key: Key) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the median of each element, [D], and how far below and above are the limits of what is no outlier, [2, D]."""

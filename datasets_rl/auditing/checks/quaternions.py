@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -86,6 +87,9 @@ class Quaternions(Check):
                     remedy=remedy or drop([episode]),
                     key=name,
                 )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return (measures["norms"] + measures["flips"]).astype(np.float64)
 
 
 def _groups(data: Data, key: Key) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.alignment import Alignment
 from datasets_rl.auditing.base import Check, Measures
@@ -82,6 +83,11 @@ class RewardShift(Check):
                 remedy=shift(name, -int(early[episode]), [episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64] | None:
+        if not _dense(data):
+            return None
+        return data.model(Alignment, True).scores(measures["errors"], measures["steps"])
 
 
 def _dense(data: Data) -> bool:

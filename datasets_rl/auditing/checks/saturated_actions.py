@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -62,3 +63,11 @@ class SaturatedActions(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        share = np.maximum(measures["at_low"], measures["at_high"]) / data.episodes.lengths[:, None]
+        share = np.where(measures["low"] == measures["high"], 0, share)
+        highest: NDArray[np.float64] = (share / np.maximum(_SHARE, _TIMES * np.quantile(share, 0.9, axis=0))).max(
+            axis=1
+        )
+        return highest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -72,6 +73,11 @@ class StuckElements(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        share = measures["still"] / np.maximum(data.episodes.lengths - 1, 1)[:, None]
+        limits = np.maximum(_SHARE, _TIMES * np.quantile(share, _MOVES, axis=0))
+        return np.asarray((share / limits).max(axis=1))
 
 
 def _sticks(data: Data, key: Key, episode: int, element: int) -> bool:

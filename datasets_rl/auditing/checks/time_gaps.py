@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -90,3 +91,6 @@ class TimeGaps(Check):
                     remedy=split_at(data, [row + 1]) if kind == "gaps" or begins_again else drop([episode]),
                     key=name,
                 )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["longest"].astype(np.float64)

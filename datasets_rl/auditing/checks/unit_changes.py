@@ -84,6 +84,16 @@ class UnitChanges(Check):
             times = float(np.exp(middle[episode, part]))
             yield self._finding(data, key, times, unit, where, (episode,), (rows,), all_rows=len(parts) == PARTS)
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        means = measures["sums"] / np.maximum(measures["steps"], 1)[:, :, None, None]
+        usual = np.median(means, axis=0)
+        moving = (usual > 0).all(axis=(0, 1))
+        if not moving.any():
+            return np.zeros(len(means))
+        ratios = np.log(np.maximum(means[..., moving] / usual[..., moving], _LEAST))
+        largest: NDArray[np.float64] = np.abs(np.median(ratios, axis=(2, 3))).max(axis=1)
+        return largest
+
     def _of_groups(
         self,
         data: Data,

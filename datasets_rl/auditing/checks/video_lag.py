@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -74,6 +75,11 @@ class VideoLag(Check):
             remedy=shift(name, -lag, () if episode is None else [episode]),
             key=name,
         )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        pairs = np.maximum(measures["pairs"].sum(axis=1), 1)
+        lags, gains = best_lags(measures["changes"].sum(axis=1) / pairs[:, None])
+        return np.where(np.abs(lags) >= _STEPS, gains * pairs, 0.0)
 
 
 def sighted(data: Data) -> Sequence[Key] | str:
