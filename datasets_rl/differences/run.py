@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 
-from datasets_rl import disk
 from datasets_rl.differences import documents
 from datasets_rl.differences.difference import Change, Difference, Side
 from datasets_rl.differences.pairing import pair_episodes, renamed_fields
 from datasets_rl.differences.values import Comparison
-from datasets_rl.downloading import download
+from datasets_rl.downloading.opened import opened
 from datasets_rl.format.current import VERSION_NAME
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection, split_address
-from datasets_rl.sources.address import is_address
-from datasets_rl.store.find import dataset_paths, id_or_path, locate, paths_of
-from datasets_rl.store.versions import named_version
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE
-
-_VERSION = re.compile(rf"(?P<dataset>.+):(?P<version>\d+|{VERSION_NAME.pattern})")
 
 
 def diff(before: str | Path, after: str | Path, *, settings: Settings | None = None) -> Difference:
@@ -55,7 +45,7 @@ def diff(before: str | Path, after: str | Path, *, settings: Settings | None = N
     """
     settings = settings or Settings.from_env()
     with ExitStack() as stack:
-        first, second = (stack.enter_context(_opened(one, settings)) for one in (before, after))
+        first, second = (stack.enter_context(opened(one, settings=settings)) for one in (before, after))
         pairs = pair_episodes(first, second)
         renamed = renamed_fields(first, second, pairs)
         names = {**_common_fields(first, second), **renamed}
@@ -86,33 +76,6 @@ def diff(before: str | Path, after: str | Path, *, settings: Settings | None = N
 def _side(name: str | Path, stored: StoredDataset) -> Side:
     version = stored.folder.name if VERSION_NAME.fullmatch(stored.folder.name) else ""
     return Side(str(name), stored.manifest.id, version, len(stored), stored.manifest.episodes)
-
-
-@contextmanager
-def _opened(dataset: str | Path, settings: Settings) -> Iterator[StoredDataset]:
-    named = None if isinstance(dataset, Path) or is_address(dataset) else _VERSION.fullmatch(dataset)
-    if named:
-        paths = paths_of(locate(id_or_path(named["dataset"]), settings=settings))
-        yield StoredDataset(named_version(paths, named["version"]).folder)
-        return
-    found = id_or_path(dataset)
-    if _is_raw(dataset, found) or (isinstance(found, str) and is_address(found) and not _is_stored(found, settings)):
-        with disk.ScratchFolder() as folder:
-            yield StoredDataset(download(str(found), settings=replace(settings, home=folder)))
-    else:
-        yield StoredDataset(locate(found, settings=settings))
-
-
-def _is_raw(dataset: str | Path, found: str | Path) -> bool:
-    """Return whether a path names raw files, of which `found` is the id."""
-    path = disk.expand_home(dataset)
-    return isinstance(found, str) and found != str(dataset) and os.path.exists(path)  # noqa: PTH110 - False for long names
-
-
-def _is_stored(address: str, settings: Settings) -> bool:
-    """Return whether an address names a stored dataset. The revision of a stored dataset may be another one."""
-    dataset_id, selection = split_address(address, Selection())
-    return not selection.options and dataset_paths(dataset_id, settings=settings).exists
 
 
 def _common_fields(before: StoredDataset, after: StoredDataset) -> dict[str, str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.downloading.run import download
-from datasets_rl.errors import DatasetsRLError, NotADatasetError, UnknownIdError
+from datasets_rl.downloading.opened import opened
+from datasets_rl.errors import DatasetsRLError, NotADatasetError
 from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.fingerprints.fingerprint import Fingerprints
 from datasets_rl.format.fingerprints import computed_fingerprints
@@ -20,7 +18,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.identifying.index import Index, open_index
 from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
 from datasets_rl.settings import Settings
-from datasets_rl.store.find import locate, shown_id, stored_folders
+from datasets_rl.store.find import shown_id, stored_folders
 from datasets_rl.ted.keys import EPISODE
 
 _WINDOWS = 4096
@@ -110,7 +108,8 @@ def identify(
         ConversionError: If the files break their own format.
     """
     settings = settings or Settings.from_env()
-    with _opened(dataset, root, settings) as (stored, name):
+    with opened(dataset, root=root, settings=settings) as stored:
+        name = shown_id(stored.folder, stored.manifest.id, settings=settings)
         own = stored.folder.parent
         others, damaged = _stored_datasets(settings, without=own)
         index = open_index(settings.home, [one for one, _ in others])
@@ -280,19 +279,6 @@ def _values(stored: StoredDataset, episode: int) -> dict[str, NDArray[np.float64
         for field in stored.schema
         if not field.wide and not field.text and field.key != EPISODE and field.dtype.kind in "fiu"
     }
-
-
-@contextmanager
-def _opened(dataset: str | Path, root: Path | str | None, settings: Settings) -> Iterator[tuple[StoredDataset, str]]:
-    """Open a stored dataset, or convert files or an address in a temporary folder."""
-    with suppress(UnknownIdError, NotADatasetError):
-        folder = locate(dataset, root=root, settings=settings)
-        stored = StoredDataset(folder)
-        yield stored, shown_id(folder, stored.manifest.id, settings=settings)
-        return
-    with tempfile.TemporaryDirectory(prefix="rlds-identify-") as temporary:
-        folder = download(str(dataset), settings=replace(settings, home=Path(temporary)))
-        yield StoredDataset(folder), str(dataset)
 
 
 def _stored_datasets(settings: Settings, *, without: Path) -> tuple[list[tuple[StoredDataset, str]], tuple[str, ...]]:
