@@ -47,8 +47,8 @@ class AngleWraps(Check):
             return
         name = data.field(key).name
         # An element that has the range of an angle, and never jumps, is left as it is.
-        jumps = measures["wraps"].any(axis=0).tolist()
-        angles = [angle for angle, jump in zip(_angles(data, key), jumps, strict=True) if jump]
+        jumps = measures["wraps"].any(axis=0)
+        angles = [angle for number, angle in enumerate(_angles(data, key)) if jumps[number]]
         elements = [data.element(key, element) for element, _ in angles]
         rows = measures["row"][found].tolist()
         yield Finding(
