@@ -32,6 +32,7 @@ from .remedies import command_line, spell_action
 
 SOME_FAILED = 1
 USAGE = 2
+NOT_IDENTIFIED = 12
 INTERRUPTED = 130
 
 
@@ -81,6 +82,7 @@ EXIT_CODES = (
         (NotEnoughMemoryError, MemoryError),
         "free memory or use a machine with more. {command} --help lists the options that make the work smaller",
     ),
+    ExitCode(NOT_IDENTIFIED, "no stored dataset holds an episode of the dataset that `rlds identify` looked up"),
     ExitCode(INTERRUPTED, "interrupted with Ctrl-C (the same command continues)"),
 )
 

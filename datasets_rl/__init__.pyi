@@ -55,7 +55,9 @@ from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
 from .datasets.openml import OpenMLExperienceReplay as OpenMLExperienceReplay
 from .datasets.openx import OpenXExperienceReplay as OpenXExperienceReplay
 from .datasets.vd4rl import VD4RLExperienceReplay as VD4RLExperienceReplay
+from .identifying import identify as identify
 from .auditing import Audit as Audit, Finding as Finding, audit as audit
+from .differences import diff as diff
 from .verification.run import (
     Verification as Verification,
     verify as verify,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets_rl.auditing import CHECKS
+from datasets_rl.auditing import CHECKS, Conventions, SharedEpisodes
+from datasets_rl.auditing.base import Check
+from datasets_rl.auditing.benefits import training_with
 from datasets_rl.auditing.checks import check_class
 
 PAGE = Path(__file__).parent / "audit.md"
@@ -20,21 +22,19 @@ def updated(text: str) -> str:
     if START not in text or END not in text:
         raise ValueError(f"{PAGE} has no table of checks, expected the lines {START!r} and {END!r}")
     rows = [
-        "| check | finds | why it matters | limits |",
-        "| --- | --- | --- | --- |",
-        *(_row(name) for name in CHECKS),
+        "| check | finds | why it matters | limits | training |",
+        "| --- | --- | --- | --- | --- |",
+        *(_row(check_class(name)) for name in CHECKS),
+        _row(Conventions),
+        _row(SharedEpisodes),
     ]
     before, rest = text.split(START, 1)
     return f"{before}{START}\n\n" + "\n".join(rows) + f"\n\n{END}{rest.split(END, 1)[1]}"
 
 
-def _row(name: str) -> str:
-    check = check_class(name)
-    return (
-        "| "
-        + " | ".join([f"`{name}`", *(text.replace("|", "\\|") for text in (check.rule, check.why, check.limits))])
-        + " |"
-    )
+def _row(check: type[Check | Conventions | SharedEpisodes]) -> str:
+    texts = (check.rule, check.why, check.limits, training_with(check.name))
+    return "| " + " | ".join([f"`{check.name}`", *(text.replace("|", "\\|") for text in texts)]) + " |"
 
 
 if __name__ == "__main__":

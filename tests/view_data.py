@@ -204,13 +204,16 @@ def sparse_dataset(folder: Path, episodes: int, length: int, *, unknown: int = 0
     table["return"] = table["source"] = np.arange(episodes)
     table["final_known"] = np.arange(episodes) >= unknown
     np.save(folder / "episodes.npy", table)
-    for name, dtype, rows, trailing in (
-        ("rows.npy", schema.record, steps, schema.record_bytes),
-        ("final.npy", schema.final_record, episodes, 0),
+    files = schema.array_files
+    for name, rows, trailing in (
+        ("rows.npy", steps, schema.record_bytes),
+        ("final.npy", episodes, 0),
+        ("fingerprints.npy", episodes, 0),
+        ("sketches.npy", episodes, 0),
     ):
         path = folder / name
         path.unlink()
-        np.lib.format.open_memmap(path, "w+", dtype, (rows,)).flush()
+        np.lib.format.open_memmap(path, "w+", files[name].dtype, (rows, *files[name].shape)).flush()
         with path.open("r+b") as stream:
             stream.truncate(path.stat().st_size + trailing)
     document = json.loads((folder / "manifest.json").read_text())

@@ -14,7 +14,7 @@ from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
 from ..errors import SOME_FAILED
-from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments
+from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments, is_id
 from ..output import Block, Lines, Result, Table
 from .verify import members_of
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 GROUP = "Look"
 
-_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}}
+_DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked": (), "skipped": {}, "lengths": ()}
+_TOGETHER = " + "
 _SHOWN = 20
 """Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
 _WIDE = 160
@@ -60,33 +61,53 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file of remedies.")] = False,
     listed: Annotated[
-        bool, typer.Option("--list", help="List the checks: what each finds, and what each misses.")
+        bool,
+        typer.Option(
+            "--list", help="List the checks: what each finds, what each misses, and whether training gets better by it."
+        ),
     ] = False,
 ) -> Result:
     """Look for faults in the data: frozen cameras, joined or duplicate episodes, shifted actions, outliers, and more.
 
     Each finding has the episodes and rows, the evidence in numbers, and the remedy. A finding is a proof, strong, or a
     hint. In clean data, at most one in 1,000 episodes has a strong finding. The members of a mixture are audited alone, and
-    their conventions are compared. Nothing is changed. To check that the stored files are intact, use rlds verify. Run the
+    their conventions are compared. Episodes that are in two of several datasets, such as of training and validation, are found. Nothing is changed. To check that the stored files are intact, use rlds verify. Run the
     same command again to resume.
 
     \b
     Examples:
       rlds audit demo/pendulum
       rlds audit ./my-dataset --fail-on strong
+      rlds audit ./train ./validation --checks shared_episodes
       rlds audit mix.toml --markdown
       rlds audit ./my-dataset --remedies corrected.toml
       rlds audit demo/pendulum --checks duplicate_episodes,idle_spans --json
       rlds audit --list
     """
-    from datasets_rl.auditing import CHECKS, LEVELS, Conventions, audit
+    from datasets_rl.auditing import CHECKS, LEVELS, Conventions, SharedEpisodes, audit
+    from datasets_rl.auditing.benefits import training_with
     from datasets_rl.auditing.checks import check_class
 
     if listed:
-        classes: list[type[Check | Conventions]] = [*map(check_class, CHECKS), Conventions]
+        classes: list[type[Check | Conventions | SharedEpisodes]] = [
+            *map(check_class, CHECKS),
+            Conventions,
+            SharedEpisodes,
+        ]
         return Result(
-            {"checks": [{"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits} for one in classes]},
-            [Table(("check", "rule"), tuple((one.name, one.rule) for one in classes))],
+            {
+                "checks": [
+                    {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
+                    | {"training": training_with(one.name)}
+                    for one in classes
+                ]
+            },
+            [
+                Table(
+                    ("check", "training", "rule"),
+                    tuple((one.name, training_with(one.name), one.rule) for one in classes),
+                )
+            ],
             quiet=[one.name for one in classes],
         )
     if not datasets:
@@ -95,20 +116,28 @@ def run(
         raise InvalidArgumentError(f"--fail-on is {fail_on!r}, expected one of {', '.join(LEVELS)}")
     file = None if remedies is None else _file_of_remedies(remedies, members_of(datasets), force=force)
     names = [name.strip() for name in checks.split(",") if name.strip()] or None
-    compared = names is None or Conventions.name in names
-    of_members = None if names is None else [name for name in names if name != Conventions.name]
+    together = {Conventions.name, SharedEpisodes.name}
+    compared = together if names is None else together.intersection(names)
+    of_members = None if names is None else [name for name in names if name not in together]
     found: list[Outcome[Audit]] = []
     if of_members is None or of_members:
         found += apply_to_each(
             shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
         )
     mixtures = [one for one in datasets if one.endswith(".toml")]
+    members = members_of(datasets)
     # A member that cannot be read has its own error.
-    if compared and not any(one.error for one in found):
-        found += apply_to_each(shell, mixtures, lambda file: _compared(shell, file))
+    if not any(one.error for one in found):
+        if Conventions.name in compared:
+            found += apply_to_each(shell, mixtures, lambda file: _compared(shell, file))
+        if SharedEpisodes.name in compared and len(members) > 1:
+            found += apply_to_each(shell, [_TOGETHER.join(datasets)], lambda _: _shared(shell, members))
     failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
     reports = [one.value for one in found if one.value]
-    written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0])
+    written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0], members[0])
+    if file is None and len(reports) == 1 and _steps(reports[0]):
+        command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
+        shell.printer.note(f"{command} writes the remedies into a recipe")
     return Result(
         {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
         [Lines(tuple(_markdown(reports)))] if markdown else [block for one in reports for block in _blocks(one)],
@@ -125,6 +154,14 @@ def _compared(shell: Shell, file: str) -> Audit:
     return audit_mixture(
         [locate(**dataset_arguments(shell, member)) for member in members], name=file, settings=shell.settings
     )
+
+
+def _shared(shell: Shell, members: Sequence[str]) -> Audit:
+    from datasets_rl.auditing import audit_parts
+    from datasets_rl.store.find import locate
+
+    folders = [locate(**dataset_arguments(shell, member)) for member in members]
+    return audit_parts(folders, name=_TOGETHER.join(members), settings=shell.settings)
 
 
 def _file_of_remedies(file: Path, datasets: list[str], *, force: bool) -> Path:
@@ -147,15 +184,20 @@ def _file_of_remedies(file: Path, datasets: list[str], *, force: bool) -> Path:
     return found
 
 
-def _write_remedies(shell: Shell, file: Path, report: Audit) -> bool:
+def _steps(report: Audit) -> int:
+    """Return the number of findings for a recipe: proofs and strong ones that a step corrects."""
+    return sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
+
+
+def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bool:
     """Write the recipe of an audit, and return True. An audit without a step to take writes nothing."""
-    steps = sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
-    if not steps:
+    if not _steps(report):
         shell.printer.note(f"{file} is not written: no finding of level proof or strong has a step as its remedy")
         return False
     disk.write_text(file, report.remedies())
+    result = ("--as", "corrected") if is_id(dataset) else ("--out", "corrected")
     shell.printer.note(
-        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', report.id, '--recipe', file, '--as', 'corrected')}"
+        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', dataset, '--recipe', file, *result)}"
     )
     return True
 
@@ -178,6 +220,7 @@ def _lines(found: Audit) -> Iterator[str]:
             yield f"    remedy: {text if len(text) <= _WIDE else f'{text[:_WIDE]}... --json and --remedies have all of it'}"
     if len(found.findings) > _SHOWN:
         yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+    yield from (f"  length: {one}" for one in found.lengths if one.named)
 
 
 def _verdict(found: Audit) -> str:
@@ -197,6 +240,8 @@ def _markdown(reports: list[Audit]) -> Iterator[str]:
             yield "| --- | --- | --- | --- |"
             yield from map(_markdown_row, found.findings)
             yield ""
+        if lengths := [f"* {one}" for one in found.lengths if one.named]:
+            yield from (*lengths, "")
 
 
 def _markdown_row(finding: Finding) -> str:

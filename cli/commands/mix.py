@@ -14,10 +14,11 @@ from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
 from ..options import Shell, Targets, dataset_arguments, is_id
-from ..output import Lines, Result, Table
+from ..output import Lines, Result, Table, count_text
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
+    from datasets_rl.identifying.shared import Shared
 
 GROUP = "Prepare"
 _SHARE = re.compile(r"(?P<name>.+):(?P<share>[0-9]*\.?[0-9]+)")
@@ -93,6 +94,7 @@ def run(
         check_batch_transforms([*map(parse_inline, transforms or ())], one)
     shell.import_torch()
     from datasets_rl.datasets.open_mixture import mixture
+    from datasets_rl.identifying.shared import shared_episodes
 
     settings: dict[str, Any] = {
         "batch_size": batch_size,
@@ -117,11 +119,32 @@ def run(
         if file.exists() and not force and not disk.has_content(file, text.encode()):
             raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
         disk.write_text(file, text)
+    shared = shared_episodes(folders)
     return Result(
-        {"file": out, "toml": text, "members": _members_json(mixed, datasets, folders), "keys": mixed.keys_of_members},
+        {
+            "file": out,
+            "toml": text,
+            "members": _members_json(mixed, datasets, folders),
+            "keys": mixed.keys_of_members,
+            "shared": [
+                {"datasets": [datasets[one.first], datasets[one.second]], "episodes": one.episodes} for one in shared
+            ],
+        },
         [Lines((text.rstrip("\n") if out is None else str(out),))],
         quiet=[text.rstrip("\n") if out is None else str(out)],
-        asides=[_member_table(mixed, datasets, batch_size), _key_table(mixed, datasets)],
+        asides=[
+            _member_table(mixed, datasets, batch_size),
+            _key_table(mixed, datasets),
+            *(Lines((_shared_text(one, datasets),)) for one in shared),
+        ],
+    )
+
+
+def _shared_text(shared: Shared, datasets: list[str]) -> str:
+    first, second = datasets[shared.first], datasets[shared.second]
+    return (
+        f"{first} and {second} have {count_text(shared.episodes, 'episode')} in common, with equal values: "
+        "these are drawn as parts of both"
     )
 
 

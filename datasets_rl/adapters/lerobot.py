@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from datasets_rl.adapters.items import BatchItems, Item
 from datasets_rl.errors import InvalidArgumentError, join_names
 from datasets_rl.exporting.content import Content, is_image
 from datasets_rl.exporting.lerobot_features import (
@@ -243,7 +244,7 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
             return self.__getitems__(range(*index.indices(len(self))))
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> BatchItems | list[Item]:
         """Return the items at B positions among the chosen frames, which are read at once.
 
         Raises:
@@ -255,13 +256,14 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
             raise IndexError(f"frame {[*indices]!r:.60} is out of range of {count} frames")
         positions = torch.where(positions < 0, positions + count, positions)
         columns = self._columns(positions if self._rows is None else self._rows[positions])
-        values = [column.unbind() if isinstance(column, Tensor) else column for column in columns.values()]
-        items = [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
-        if self.image_transforms is not None:
-            for item in items:
-                for name in self.meta.camera_keys:
-                    item[name] = self.image_transforms(item[name])
-        return items
+        items = BatchItems(columns, len(positions))
+        if self.image_transforms is None:
+            return items
+        changed = [*items]
+        for item in changed:
+            for name in self.meta.camera_keys:
+                item[name] = self.image_transforms(item[name])
+        return changed
 
     def _columns(self, rows: Tensor) -> dict[str, Any]:
         """Return the frames at B rows of the dataset: tensors [B, ...], or lists of B texts."""
@@ -274,8 +276,8 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
             found = self._storage.take_windows([fields[name].key for name in names], rows, offsets)
             for name, value in zip(names, found.entries, strict=True):
                 columns[name] = self._feature(fields[name], value, window=True)
-                columns[f"{name}_is_pad"] = found.outside
-        columns |= {dotted_name(key): plain[key][:, 0] for key in FLAGS}
+                columns[f"{name}_is_pad"] = found.outside.clone()
+        columns |= {dotted_name(key): plain[key][:, 0].contiguous() for key in FLAGS}
         columns |= self.meta.counters(rows)
         texts = self.meta.task_texts
         columns["task"] = [texts[number] for number in columns["task_index"].tolist()]
@@ -287,8 +289,8 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
             texts = [vocabulary[code] for code in value.reshape(-1).tolist()]
             return [parse_language(text) for text in texts] if is_language(field) else texts
         if is_image(field):
-            return value.movedim(-1, -3)
-        value = _numbers(value)
+            return value.movedim(-1, -3).contiguous()
+        value = _numbers(value).contiguous()
         return value.squeeze(-1) if value.ndim == 2 + window and value.shape[-1] == 1 else value
 
     def __repr__(self) -> str:

@@ -10,13 +10,14 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
+from datasets_rl.adapters.items import BatchItems
 from datasets_rl.arguments import check, size_problems, unless
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError, join_names
 from datasets_rl.format.statistics import Moments
 from datasets_rl.storages.dataset import DatasetStorage
+from datasets_rl.storages.packed import as_array
 from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import ACTION, NEXT, NEXT_DONE, NEXT_REWARD, OBSERVATION, Key, dotted_name
 from datasets_rl.ted.table import concatenated_ranges
@@ -135,6 +136,10 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
         self.hdf5_normalize_obs, self.filter_by_attribute = hdf5_normalize_obs, filter_by_attribute
         self._storage = storage
         self._fields = self._find_fields()
+        parts = [(*_group_and_name(name), key) for name, key in self._fields.items()]
+        self._columns = tuple(parts)
+        self._goals = tuple(("goal_obs", name, key) for group, name, key in parts if group == "next_obs")
+        self._offsets = np.arange(1 - frame_stack, seq_length)
         self._choose(demo_limit)
 
     def _find_fields(self) -> dict[str, Key]:
@@ -212,7 +217,7 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> BatchItems:
         """Return the items at B indices, which are read at once.
 
         Raises:
@@ -225,40 +230,50 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
         numbers = np.where(numbers < 0, numbers + count, numbers)
         demos = np.searchsorted(self._stops, numbers, "right")
         rows = self._first_rows[demos] + numbers
-        columns = self._sequences(torch.from_numpy(rows), range(1 - self.n_frame_stack, self.seq_length))
+        columns = self._sequences(rows, demos, self._offsets)
         if self.goal_mode == "last":
             last = self._lengths[demos] - (0 if self.pad_seq_length else self.seq_length - 1) - 1
-            goals = torch.from_numpy(self._starts[demos] + last)
-            for name in self.obs_keys:
-                columns[f"goal_obs/{name}"] = self._storage.pick(self._fields[f"next_obs/{name}"], goals).numpy()
+            columns |= self._take(self._goals, self._starts[demos] + last)
             if self.get_pad_mask:
-                columns["goal_obs/pad_mask"] = np.ones((len(rows), 1), np.bool_)
-        return [{**item, "index": index} for item, index in zip(_items(columns), numbers.tolist(), strict=True)]
+                columns["goal_obs"]["pad_mask"] = np.ones((len(rows), 1), np.bool_)
+        return BatchItems({**columns, "index": numbers.tolist()}, len(numbers))
 
-    def _sequences(self, rows: Tensor, offsets: range) -> dict[str, NDArray[Any]]:
-        """Return the fields of the windows around B rows, [B, L, ...]."""
-        names = [*self._fields]
-        found = self._storage.take_windows([self._fields[name] for name in names], rows, offsets)
-        columns: dict[str, NDArray[Any]] = {}
-        for name, values in zip(names, found.entries, strict=True):
-            is_obs = name.startswith(("obs/", "next_obs/"))
-            columns[name] = values.numpy() if is_obs else self._numbers(name, values)
-        zeros = np.zeros((*found.outside.shape, 1), np.float32)
-        columns |= {name: zeros for name in self.dataset_keys if name not in columns}
+    def _sequences(
+        self, rows: NDArray[np.int64], demos: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Return the values of the windows around B rows of some episodes, [B, L, ...] by name, in dicts by group."""
+        first = self._starts[demos, None]
+        wanted = rows[:, None] + offsets
+        steps = wanted.clip(first, first + self._lengths[demos, None] - 1)
+        columns = self._take(self._columns, steps)
+        columns |= {
+            name: np.zeros((*steps.shape, 1), np.float32) for name in self.dataset_keys if name not in self._fields
+        }
         actions = [self._normalized(name, columns[name]) for name in self.action_keys]
-        columns["actions"] = actions[0] if len(actions) == 1 else np.concatenate(actions, -1)
+        columns["actions"] = np.concatenate(actions, -1) if len(actions) > 1 else actions[0].copy()
         if self.get_pad_mask:
-            mask = (~found.outside).unsqueeze(-1).numpy()
-            columns |= {"pad_mask": mask, "obs/pad_mask": mask}
-            if self.load_next_obs:
-                columns["next_obs/pad_mask"] = mask
+            inside = (steps == wanted)[..., None]
+            for group in (columns, *(columns[name] for name in _GROUPS if name in columns)):
+                group["pad_mask"] = inside.copy()
         return columns
 
-    def _numbers(self, name: str, values: Tensor) -> NDArray[np.float32]:
+    def _take(self, fields: Sequence[tuple[str, str, Key]], steps: NDArray[np.int64]) -> dict[str, Any]:
+        """Return fields of some rows [...], in dicts by group. Their memory is shared with nothing."""
+        found = self._storage.take_columns(torch.from_numpy(steps.reshape(-1)), tuple([key for _, _, key in fields]))
+        columns: dict[str, Any] = {}
+        for group, name, key in fields:
+            column = as_array(found[key])
+            values = column.reshape(steps.shape + column.shape[1:])
+            if group:
+                columns.setdefault(group, {})[name] = np.ascontiguousarray(values)
+            else:
+                columns[name] = self._numbers(name, values)
+        return columns
+
+    def _numbers(self, name: str, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return a field as float32. Rewards and flags have no last axis, as in the files of robomimic."""
-        numbers: NDArray[np.float32] = values.float().numpy()
-        is_scalar = name not in self.action_keys and numbers.ndim == 3 and numbers.shape[-1] == 1
-        return numbers[..., 0] if is_scalar and self._fields[name][0] == NEXT else numbers
+        is_scalar = name not in self.action_keys and values.ndim == 3 and values.shape[-1] == 1
+        return (values[..., 0] if is_scalar and self._fields[name][0] == NEXT else values).astype(np.float32)
 
     def _normalized(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         values = values if values.ndim > 2 else values[..., None]
@@ -336,9 +351,9 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
 
     def get_trajectory_at_index(self, index: int) -> dict[str, Any]:
         """Return an episode by its number among the chosen episodes: the fields of an item, [T, ...], and ``ep``."""
-        row = torch.tensor([int(self._starts[index])])
-        (item,) = _items(self._sequences(row, range(int(self._lengths[index]))))
-        return {**item, "ep": self.demos[index]}
+        demo = np.arange(self.n_demos)[index, None]
+        columns = self._sequences(self._starts[demo], demo, np.arange(self._lengths[index]))
+        return {**BatchItems(columns, 1)[0], "ep": self.demos[index]}
 
     def __repr__(self) -> str:
         return (
@@ -347,19 +362,7 @@ class RobomimicSequences(Dataset[dict[str, Any]]):
         )
 
 
-def _items(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return the items of a batch, from fields [B, ...] by name. A group of observations becomes a dict."""
-    groups: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, values in columns.items():
-        group, _, inner = name.partition("/")
-        is_group = bool(inner) and group in _GROUPS
-        groups.setdefault(group if is_group else "", {})[inner if is_group else name] = values
-    rows = {
-        group: [dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True)]
-        for group, part in groups.items()
-    }
-    items: list[dict[str, Any]] = rows.pop("")
-    for group, parts in rows.items():
-        for item, part in zip(items, parts, strict=True):
-            item[group] = part
-    return items
+def _group_and_name(name: str) -> tuple[str, str]:
+    """Return the group of an observation and its name in the group, or no group and the name of another field."""
+    group, _, inner = name.partition("/")
+    return (group, inner) if group in _GROUPS and inner else ("", name)

@@ -9,11 +9,23 @@ The findings follow from measures of episodes:
     block      rows of the dataset that the checks measure at once
     run        the pass over the dataset
     conventions    the comparison of the members of a mixture
+    parts      the episodes that are in two datasets
 """
 
 from datasets_rl.auditing.checks import CHECKS
 from datasets_rl.auditing.conventions import Conventions, audit_mixture
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
+from datasets_rl.auditing.parts import SharedEpisodes, audit_parts
 from datasets_rl.auditing.run import audit
 
-__all__ = ["CHECKS", "LEVELS", "Audit", "Conventions", "Finding", "audit", "audit_mixture"]
+__all__ = [
+    "CHECKS",
+    "LEVELS",
+    "Audit",
+    "Conventions",
+    "Finding",
+    "SharedEpisodes",
+    "audit",
+    "audit_mixture",
+    "audit_parts",
+]

@@ -32,6 +32,8 @@ MANY = 0.15
 _GAIN = 0.3
 _FEWEST = 5
 _GREAT = 2.0
+_BESIDE = 0.1
+_KNOWN = 0.8
 _FEWEST_GREAT = 3
 _LOOSE = 1.0
 _EXPLAINED = np.log(0.1)
@@ -92,6 +94,8 @@ class Alignment:
         self.errors: Floats = left.reshape(len(LAGS), -1)
         self._variance = np.maximum(wanted.var(axis=0).reshape(len(LAGS), -1)[REACH], 1e-12)
         self.common = self._common()
+        # Where the states do not say anything about the values, one lag fits as well as another by chance.
+        self.usable = float(self.errors[self.common].min()) < _KNOWN
         best = weights.reshape(len(weights), len(LAGS), -1)[:, self.common] / scale[:, None]
         self._weights = best.astype(np.float32)
         self._offset = (level.reshape(len(LAGS), -1)[self.common] - self._center @ best).astype(np.float32)
@@ -132,19 +136,17 @@ class Alignment:
             sums: Errors by half of the episode, as of `lag_errors`, [E, 2, 5, A].
             counts: Steps by half of the episode, [E, 2].
         """
-        sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
-        counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
-        mean = sums / np.maximum(counts, 1)[:, :, None, None]
-        # What the model does not explain in the median episode is no evidence in another one.
-        floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
-        logs = np.log(mean + floor).mean(axis=3)
-        gains = logs[:, :, self.common, None] - logs
+        counts, logs, gains = self._gains(sums, counts)
         half, high = np.quantile(gains, [0.5, 0.9], axis=0)
         found = (gains > _GAIN) & (counts >= _FEWEST)[:, :, None]
         # Of few steps only a great difference counts.
         found |= (gains > _GREAT) & (counts >= _FEWEST_GREAT)[:, :, None]
         found[:, :, self.common] = False
         found[:, 0] &= ((gains[:, 1:] > 0) | (counts[:, 1:] < _FEWEST)[:, :, None]).all(axis=1)
+        if self._rewards:
+            # In half of an episode, a drift of the reward looks like a shift: nearer steps and further ones must fit less.
+            beside = np.pad(gains, ((0, 0), (0, 0), (1, 1)), constant_values=np.inf)
+            found[:, 1:] &= (gains > np.maximum(beside[..., :-2], beside[..., 2:]) + _BESIDE)[:, 1:]
         # Where many episodes are shifted, the quantiles say nothing about the others.
         if not (found[:, 0].mean(axis=0) > MANY).any():
             found &= gains > high + 1.5 * (high - half)
@@ -159,6 +161,32 @@ class Alignment:
             result.append(Shift(episode, int(LAGS[lag] - LAGS[self.common]), part, times))
         return result
 
+    def scores(self, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return by how much each episode, or a half of it, fits better at another lag, on a logarithmic scale, [E].
+
+        Args:
+            sums: Errors by half of the episode, as of `lag_errors`, [E, 2, 5, A].
+            counts: Steps by half of the episode, [E, 2].
+        """
+        counts, _, gains = self._gains(sums, counts)
+        best: NDArray[np.float64] = np.where(counts >= _FEWEST, gains.max(axis=2), 0).max(axis=1)
+        return best
+
+    def _gains(
+        self, sums: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the steps, the errors and by how much they are smaller than at the usual lag, of episodes and halves.
+
+        Errors are logarithms, [E, 3, 5], and so are the gains. The steps are [E, 3].
+        """
+        sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
+        counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
+        mean = sums / np.maximum(counts, 1)[:, :, None, None]
+        # What the model does not explain in the median episode is no evidence in another one.
+        floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
+        logs = np.log(mean + floor).mean(axis=3)
+        return counts, logs, logs[:, :, self.common, None] - logs
+
     def _predicted(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         width, count = values.shape[1], self._dynamics.elements
         if self._rewards:
@@ -167,7 +195,9 @@ class Alignment:
         else:
             weights = np.zeros((width, self._weights.shape[1]), np.float32)
             weights[:count], weights[-count:] = self._weights[:count], self._weights[-count:]
-            predicted = values @ weights
+            # Infinite values have no prediction.
+            with np.errstate(invalid="ignore"):
+                predicted = values @ weights
         result: NDArray[np.float32] = predicted + self._offset
         return result
 

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.block import Block
@@ -63,3 +64,11 @@ class Check(ABC):
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         """Yield the findings of a target, from the measures of all episodes. A suspected place may be read again."""
         raise NotImplementedError(f"{self.name} judges all targets together")
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64] | None:
+        """Return what the rule compares with its threshold, for each episode, [E]: the more, the more likely a fault.
+
+        Checks that compare episodes with each other, or find a fault or not, return None.
+        """
+        del data, key, measures
+        return None

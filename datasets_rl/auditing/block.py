@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.auditing.data import Data, grid_of
+from datasets_rl.auditing.data import Data
 from datasets_rl.ted.keys import Key
 
 Shared = TypeVar("Shared")
@@ -42,6 +42,29 @@ class Tally:
     extremes: NDArray[Any]
     counts: NDArray[np.int64]
     wrong: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """What a pass over the images of a camera keeps of each image of a block.
+
+    Attributes:
+        grids: At most 24 x 24 pixels, uint8 [N, h, w, c]: see `Data.places`.
+        dark: Share of values of the grid below 8, float32 [N].
+        bright: Share of values of the grid above 250, float32 [N].
+        contrast: Mean difference between a value of the grid and the value one column to the right in the image, float32 [N].
+        apart: Mean difference between the grids of an image and of the next one of the block, float32 [N]. Infinite for the last.
+        squares: Sum of the squares of the grid, float32 [N].
+        grays: Sum over the pixels of the grid of the square of the sum of the channels, float32 [N].
+    """
+
+    grids: NDArray[np.uint8]
+    dark: NDArray[np.float32]
+    bright: NDArray[np.float32]
+    contrast: NDArray[np.float32]
+    apart: NDArray[np.float32]
+    squares: NDArray[np.float32]
+    grays: NDArray[np.float32]
 
 
 class Block:
@@ -78,7 +101,7 @@ class Block:
         """What several checks compute of the block, by name."""
         self._values: dict[Key, NDArray[Any]] = {}
         self._tallies: dict[Key, Tally] = {}
-        self._grids: dict[tuple[Key, int], NDArray[np.float32]] = {}
+        self._pixels: dict[Key, Pixels] = {}
         self._same: dict[Key, NDArray[np.bool_]] = {}
         self._measured: dict[tuple[str, Key], Any] = {}
 
@@ -104,16 +127,21 @@ class Block:
         """
         return self._read(key)
 
-    def images(self, key: Key) -> NDArray[np.uint8]:
-        """Return the images of the rows, uint8 [N, ...], in the stored shape."""
-        field = self.data.field(key)
-        return self.now(key).reshape(len(self), *field.shape)
+    def pixels(self, key: Key) -> Pixels:
+        """Return what is kept of the images of the rows."""
+        if key not in self._pixels:
+            self._pixels[key] = self._count_pixels(key)
+        return self._pixels[key]
 
-    def grids(self, key: Key, shift: int = 0) -> NDArray[np.float32]:
-        """Return at most 24 x 24 pixels of each image, float32 [N, h, w, c], from 0 to 255: see `grid_of`."""
-        if (key, shift) not in self._grids:
-            self._grids[key, shift] = grid_of(self.images(key), shift)
-        return self._grids[key, shift]
+    def _count_pixels(self, key: Key) -> Pixels:
+        from datasets_rl.auditing._pixels import COUNTS, count_pixels
+
+        places = self.data.places(key)
+        grids, counts = np.empty((len(self), places.size), np.uint8), np.empty((len(self), COUNTS), np.float32)
+        neighbors = self.data.places(key, shift=1)
+        count_pixels(self.now(key), places.reshape(-1), neighbors.reshape(-1), places.shape[2], grids, counts)
+        counts[:, :4] /= places.size
+        return Pixels(grids.reshape(len(self), *places.shape), *counts.T)
 
     def same_images(self, key: Key) -> NDArray[np.bool_]:
         """Return whether the next row shows the same image in a moving scene, bool [N].
@@ -122,10 +150,7 @@ class Block:
         states move at their usual speed: see `Data.still`. Lossy video of a calm scene has equal images, too.
         """
         if key not in self._same:
-            grids = self.grids(key)
-            apart = np.full(len(self), np.inf, np.float32)
-            apart[:-1] = np.abs(grids[1:] - grids[:-1]).mean(axis=(1, 2, 3))
-            apart[~self.has_after] = np.inf
+            apart = np.where(self.has_after, self.pixels(key).apart, np.inf)
             equal = self.changes if not self.data.states or self.data.never_equal(key) else self.moves
             self._same[key] = (apart == 0) & equal | (apart <= self.data.still(key)) & self.moves
         return self._same[key]
@@ -229,6 +254,15 @@ class Block:
             # Fields lie interleaved on the disk: checks read the values many times.
             self._values[key] = np.ascontiguousarray(values)
         return self._values[key]
+
+
+def products(grids: NDArray[np.uint8], patterns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the scalar product of each grid, [N, h, w, c], with each pattern, [K, h * w * c], float32 [N, K]."""
+    from datasets_rl.auditing._pixels import multiply
+
+    result = np.empty((len(grids), len(patterns)), np.float32)
+    multiply(grids.reshape(len(grids), -1), patterns, result)
+    return result
 
 
 def merge(merges: Mapping[str, str], first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
-from datasets_rl.auditing.run import open_steps
+from datasets_rl.auditing.run import open_named
 from datasets_rl.settings import Settings
 from datasets_rl.ted.keys import Key, dotted_name
 
@@ -88,9 +87,7 @@ def audit_mixture(
         ManifestError: If a manifest cannot be trusted.
     """
     settings = settings or Settings.from_env()
-    opened = [(member, *open_steps(member, root=None, settings=settings)) for member in members]
-    shown = Counter(known for _, _, known in opened)
-    compared = [_Member(known if shown[known] == 1 else str(member), Data(steps)) for member, steps, known in opened]
+    compared = [_Member(shown, Data(steps)) for shown, steps in open_named(members, settings=settings)]
     findings: list[Finding] = []
     skipped = {}
     if len(compared) < 2:

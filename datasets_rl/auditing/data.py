@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,9 @@ from datasets_rl.ted.keys import (
 from datasets_rl.ted.table import EpisodeTable
 
 Model = TypeVar("Model")
+
+DARK, BRIGHT = 8, 250
+"""A value of an image below the first number is dark, and a value above the second number is bright."""
 
 _SAMPLE = 1 << 13
 _CLIPS = 1 << 7
@@ -67,7 +71,7 @@ class Clips:
     Attributes:
         rows: The steps, int64 [K], ascending.
         clip: Number of the span of each step, int64 [K]. A span is in an episode.
-        grids: At most 24 x 24 pixels of each image, uint8 [K, h, w, c]: see `grid_of`.
+        grids: At most 24 x 24 pixels of each image, uint8 [K, h, w, c]: see `Data.places`.
     """
 
     rows: NDArray[np.int64]
@@ -89,6 +93,7 @@ class Data:
         self._never_equal: dict[Key, bool] = {}
         self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
+        self._places: dict[tuple[Key, int], NDArray[np.uint32]] = {}
         self._models: dict[Any, Any] = {}
         self._lock, self._lock_of_clips, self._lock_of_models = Lock(), Lock(), RLock()
 
@@ -143,6 +148,12 @@ class Data:
     def rewards(self) -> Sequence[Key]:
         """Keys of the rewards."""
         return [NEXT_REWARD] if NEXT_REWARD in self.numbers else []
+
+    @property
+    def has_no_rewards(self) -> bool:
+        """Whether the upstream has no rewards, so that the conversion set all rewards to 0."""
+        decisions = self.steps.stored.manifest.decisions
+        return any(one.rule == "reward-missing" and one.count >= len(self.steps.stored.episodes) for one in decisions)
 
     @property
     def times(self) -> Sequence[Key]:
@@ -211,9 +222,25 @@ class Data:
         )
         return Sample(rows, before, now, after, has_before, has_after)
 
-    def grids(self, key: Key, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return at most 24 x 24 pixels of the images of steps in ascending order, float32 [K, h, w, c]: see `grid_of`."""
-        return grid_of(self.steps.take(key, rows).reshape(len(rows), *self.field(key).shape))
+    def places(self, key: Key, shift: int = 0) -> NDArray[np.uint32]:
+        """Return the places, in an image, of the pixels that an audit looks at, uint32 [h, w, c].
+
+        These are at most 24 x 24 pixels, evenly spread.
+
+        Args:
+            key: The field of images.
+            shift: Number of columns by which the pixels lie further to the right.
+        """
+        if (key, shift) not in self._places:
+            self._places[key, shift] = _places(self.field(key).shape, shift)
+        return self._places[key, shift]
+
+    def grids(self, key: Key, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return at most 24 x 24 pixels of the images of steps in ascending order, uint8 [K, h, w, c]: see `places`."""
+        images = self.steps.take(key, rows).reshape(len(rows), -1)
+        grids: NDArray[np.uint8] = np.take(images, self.places(key), axis=1)
+        self.steps.stored.release_pages()
+        return grids
 
     def clips(self, key: Key) -> Clips:
         """Return images of a camera in spans of consecutive steps, the same steps for each camera."""
@@ -232,11 +259,11 @@ class Data:
         ends |= np.diff(self.episodes.episode_of(rows), prepend=-1) != 0
         clip = np.cumsum(ends) - 1
         # One span at a time: the images themselves can be large.
-        grids = [self.grids(key, part).astype(np.uint8) for part in np.split(rows, range(_CLIP, len(rows), _CLIP))]
+        grids = [self.grids(key, part) for part in np.split(rows, range(_CLIP, len(rows), _CLIP))]
         return Clips(rows, clip, np.concatenate(grids))
 
     def usual_image(self, key: Key) -> NDArray[np.float32]:
-        """Return the median of at most 128 images of a camera, spread over the dataset, float32 [h, w, c]: see `grid_of`."""
+        """Return the median of at most 128 images of a camera, spread over the dataset, float32 [h, w, c]: see `places`."""
         grids = self.clips(key).grids
         with self._lock:
             if key not in self._images:
@@ -319,19 +346,12 @@ class Data:
         ]
 
 
-def grid_of(images: NDArray[Any], shift: int = 0) -> NDArray[np.float32]:
-    """Return at most 24 x 24 pixels of each image, evenly spread, float32 [N, h, w, c], from 0 to 255.
-
-    Args:
-        images: Images, [N, height, width], [N, height, width, c] or [N, c, height, width].
-        shift: Number of columns by which the pixels lie further to the right.
-    """
-    images = channels_last(images)
-    height, width = images.shape[-3:-1]
+def _places(shape: tuple[int, ...], shift: int) -> NDArray[np.uint32]:
+    places = channels_last(np.arange(math.prod(shape), dtype=np.uint32).reshape(1, *shape))
+    height, width = places.shape[-3:-1]
     rows, columns = (np.unique(((np.arange(_GRID) + 0.5) * size / _GRID).astype(int)) for size in (height, width))
-    columns = np.minimum(columns + shift, width - 1)
-    grid = images[..., rows[:, None], columns[None, :], :]
-    return grid.reshape(len(images), len(rows), len(columns), -1).astype(np.float32)
+    grid = places[..., rows[:, None], np.minimum(columns + shift, width - 1)[None, :], :]
+    return np.ascontiguousarray(grid.reshape(len(rows), len(columns), -1))
 
 
 def channels_last(images: NDArray[Any]) -> NDArray[Any]:

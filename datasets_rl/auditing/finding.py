@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from datasets_rl.auditing.lengths import LengthControl
 from datasets_rl.auditing.remedy import Correction, recipe_of
 from datasets_rl.errors import InvalidArgumentError
 
@@ -13,6 +14,11 @@ Level: TypeAlias = Literal["proof", "strong", "hint"]
 LEVELS: tuple[Level, ...] = ("proof", "strong", "hint")
 """How sure a finding is, the surest first. A proof follows from the values alone, such as NaN or two equal episodes. A
 strong finding is at most one false alarm in 1,000 clean episodes, and a hint at most one in 50: see docs/audit.md."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as in "1 step" and "2,000 steps"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class Audit:
     """Names of the checks that were made."""
     skipped: Mapping[str, str]
     """The reason by the name of each check that does not apply to the dataset."""
+    lengths: tuple[LengthControl, ...] = ()
+    """What the length of episodes has to do with the score of each check, for each field, where both vary."""
 
     def of_level(self, level: str) -> tuple[Finding, ...]:
         """Return the findings that are at least as sure as a level.
@@ -88,7 +96,7 @@ class Audit:
         Raises:
             InvalidArgumentError: If there is no such level.
         """
-        return recipe_of(self.id, self.of_level(level))
+        return recipe_of(self.id, self.of_level(level), self.episodes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -99,4 +107,5 @@ class Audit:
             "findings": [finding.to_json() for finding in self.findings],
             "checked": list(self.checked),
             "skipped": dict(self.skipped),
+            "lengths": [asdict(one) for one in self.lengths],
         }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +30,8 @@ _ORDER = ("drop_episodes", "split_episodes", "trim_steps", "fix_shift")
 that."""
 _LAST = ("fix_signs", "fix_wraps", "fix_ends")
 _REASONS = 3
+_SEAM = 2
+"""Steps between two places that are one seam."""
 
 Place: TypeAlias = "int | str"
 
@@ -73,6 +76,11 @@ def scale(key: str, factor: float, episodes: Iterable[int] = ()) -> Correction:
     return Correction("fix_unit", _spans(episodes), {"key": key, "factor": float(f"{factor:.6g}")})
 
 
+def clip(key: str, low: float, high: float) -> Correction:
+    """Return the step that clips a field."""
+    return Correction("clip", (), {"low": float(f"{low:.6g}"), "high": float(f"{high:.6g}"), "in_keys": (key,)})
+
+
 def exchange_channels(key: str, episodes: Iterable[int] = ()) -> Correction:
     """Return the step that exchanges the first and the last channel of images, by default in all episodes."""
     return Correction("fix_channels", _spans(episodes), {"key": key})
@@ -83,9 +91,10 @@ def align_signs(key: str, first: int) -> Correction:
     return Correction("fix_signs", (), {"first": first, "key": key})
 
 
-def unwrap(key: str, elements: Sequence[int], turn: float) -> Correction:
-    """Return the step that unwraps angles."""
-    return Correction("fix_wraps", tuple(elements), {"key": key, "turn": float(turn)})
+def unwrap(key: str, elements: Sequence[int], turn: float, around: Sequence[float]) -> Correction:
+    """Return the step that unwraps angles, with the first angle of each episode within half a turn of an angle."""
+    angles = [float(f"{angle:.3g}") for angle in around]
+    return Correction("fix_wraps", tuple(elements), {"key": key, "turn": float(turn), "around": angles})
 
 
 def end_by_truncation(episodes: Iterable[int] = ()) -> Correction:
@@ -106,13 +115,28 @@ def keep_rows(data: Data, first: int, stop: int) -> Correction:
     return Correction("trim_steps", (f"{episode}/{start or ''}:{'' if start + count >= whole else start + count}",))
 
 
-def recipe_of(name: str, findings: Sequence[Finding]) -> str:
+def recipe_of(name: str, findings: Sequence[Finding], episodes: int | None = None) -> str:
     """Return the recipe, as TOML, with the steps of the remedies of findings. What no step corrects is a comment.
 
-    Steps of a check that differ in the episodes only are one step. Nothing else is done to an episode that is dropped, and an
-    episode that is divided is not trimmed.
+    Steps of a check that differ in the episodes only are one step. Nothing else is done to an episode that is dropped. A step
+    that drops more than half of the episodes is a comment.
+
+    Args:
+        name: Name of the dataset.
+        findings: The findings.
+        episodes: Number of episodes of the dataset.
     """
-    groups, comments = _grouped(findings)
+    kept, comments = [], []
+    for finding in findings:
+        dropped = _episodes_of([finding], "drop_episodes")
+        if episodes is not None and 2 * len(dropped) > episodes:
+            comments.append(
+                f"{finding.check}: {finding.message}: {finding.remedy} drops {len(dropped):,} of {episodes:,} episodes"
+            )
+        else:
+            kept.append(finding)
+    groups, more = _grouped(kept)
+    comments += more
     lines = [
         f"summary = {_toml(f'Corrections of {name}, after its audit')}",
         "",
@@ -129,6 +153,61 @@ def recipe_of(name: str, findings: Sequence[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def without_seams(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings, the surest first, each with a remedy that none before it has.
+
+    The seam of an episode that is two looks like other faults, too: like a gap of the clock, a quaternion that flips, an outlier. Such an
+    episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: what is left shows in the next audit.
+    """
+    seams: dict[int, list[int]] = {}
+    # A hint must not keep a surer finding from its remedy, unless that is about the same rows.
+    sure = [finding.rows for finding in findings if finding.level != "hint"]
+    settled = [
+        _unrepeated(finding, seams) if finding.level != "hint" or _touches(finding.rows, sure) else finding
+        for finding in findings
+    ]
+    return [_spared(finding, seams.keys()) for finding in settled]
+
+
+def _unrepeated(finding: Finding, seams: dict[int, list[int]]) -> Finding:
+    """Return a finding whose remedy divides at new places alone, which are added to the steps of the seams by episode."""
+    if not isinstance(finding.remedy, Correction) or finding.remedy.step != "split_episodes":
+        return finding
+    places = [(int(episode), int(step)) for episode, step in (str(one).split("/") for one in finding.remedy.places)]
+    new = [one for one in places if all(abs(one[1] - step) > _SEAM for step in seams.get(one[0], ()))]
+    for episode, step in new:
+        seams.setdefault(episode, []).append(step)
+    if not new:
+        return replace(finding, remedy=f"episode {places[0][0]:,} is divided there after another finding")
+    return replace(finding, remedy=replace(finding.remedy, places=tuple(f"{one}/{step}" for one, step in new)))
+
+
+def _touches(rows: Sequence[tuple[int, int]], others: Iterable[Sequence[tuple[int, int]]]) -> bool:
+    """Return whether ranges of rows are a seam apart, at most, from a short range of other findings."""
+    return any(
+        start - _SEAM <= stop_of_other and start_of_other <= stop + _SEAM
+        for start, stop in rows
+        for of_other in others
+        for start_of_other, stop_of_other in of_other
+        if stop_of_other - start_of_other <= 2 * _SEAM
+    )
+
+
+def _spared(finding: Finding, divided: AbstractSet[int]) -> Finding:
+    """Return a finding whose remedy neither drops nor trims the divided episodes."""
+    if not isinstance(finding.remedy, Correction) or finding.remedy.step not in {"drop_episodes", "trim_steps"}:
+        return finding
+    named = _numbers(finding.remedy)
+    if not named & divided:
+        return finding
+    if left := named - divided:
+        return replace(finding, remedy=replace(finding.remedy, places=_spans(left)))
+    return replace(
+        finding,
+        remedy=f"episode {min(named):,} is divided after another finding, which may be the reason of this one: audit the result again",
+    )
+
+
 _CORRECTIONS = ("fix_", "drop_episodes", "split_episodes", "trim_steps")
 """How the names of the steps begin that have a reason."""
 
@@ -136,7 +215,6 @@ _CORRECTIONS = ("fix_", "drop_episodes", "split_episodes", "trim_steps")
 def _grouped(findings: Sequence[Finding]) -> tuple[list[tuple[Correction, str]], list[str]]:
     """Return the steps in the order of the recipe, each with its reason, and what no step corrects."""
     dropped = _episodes_of(findings, "drop_episodes")
-    divided = _episodes_of(findings, "split_episodes")
     groups: dict[str, list[tuple[Correction, Finding]]] = {}
     comments: list[str] = []
     for finding in findings:
@@ -144,11 +222,6 @@ def _grouped(findings: Sequence[Finding]) -> tuple[list[tuple[Correction, str]],
             comments.append(f"{finding.check}: {finding.message}: {finding.remedy or 'nothing corrects this'}")
             continue
         correction = finding.remedy
-        if correction.step == "trim_steps" and (twice := _numbers(correction) & divided):
-            comments.append(
-                f"{finding.check}: {finding.message}: episode {min(twice)} is divided, audit the result again"
-            )
-            continue
         if correction.step not in {"drop_episodes", "fix_wraps"} and correction.places:
             left = tuple(
                 place for place in correction.places if not _numbers(replace(correction, places=(place,))) <= dropped

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +23,8 @@ from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
+from datasets_rl.auditing.lengths import LengthControl, control
+from datasets_rl.auditing.remedy import without_seams
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, join_names
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
@@ -33,8 +36,11 @@ from datasets_rl.store.layout import AUDIT_FOLDER
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from datasets_rl.auditing.base import Check, Measures
     from datasets_rl.datasets.experience_replay import BaseDatasetExperienceReplay
+    from datasets_rl.datasets.streamed import StreamedExperienceReplay
     from datasets_rl.ted.keys import Key
 
 _NARROW_BYTES = 4 << 20
@@ -46,7 +52,7 @@ _KEEP_AFTER = 2.0
 
 
 def audit(
-    dataset: str | Path | BaseDatasetExperienceReplay,
+    dataset: str | Path | BaseDatasetExperienceReplay | StreamedExperienceReplay,
     *,
     checks: Sequence[str] | None = None,
     root: Path | str | None = None,
@@ -62,7 +68,8 @@ def audit(
         ()
 
     Args:
-        dataset: The id or the folder of a stored dataset, or an open dataset.
+        dataset: The id or the folder of a stored dataset, or an open dataset. The episodes of a stream are stored on the disk
+            during the audit, which compares all of them. A selection of episodes bounds the space.
         checks: Names of the checks to make, by default all.
         root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
         settings: The settings. By default the settings of the environment.
@@ -78,7 +85,11 @@ def audit(
         steps, name = open_steps(dataset, root=root, settings=settings)
         return audit_steps(steps, chosen, name=name, settings=settings)
     from datasets_rl.datasets.acting import step_reader
+    from datasets_rl.datasets.streamed import StreamedExperienceReplay
 
+    if isinstance(dataset, StreamedExperienceReplay):
+        with dataset.stream.written() as stored:
+            return audit_steps(StepReader(stored), chosen, name=dataset.dataset_id, settings=settings)
     steps = step_reader(dataset)
     return audit_steps(steps, chosen, name=steps.stored.manifest.id, settings=settings)
 
@@ -95,10 +106,24 @@ def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settin
     return StepReader(stored), shown_id(folder, stored.manifest.id, settings=settings)
 
 
+def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, StepReader]]:
+    """Return the steps of several stored datasets, each with the id under which it is shown, or what was given if two have one id.
+
+    Raises:
+        UnknownIdError: If there is no such id, or a dataset is not stored.
+        ManifestError: If a manifest cannot be trusted.
+    """
+    opened = [(one, *open_steps(one, root=None, settings=settings)) for one in datasets]
+    shown = Counter(name for _, _, name in opened)
+    return [(name if shown[name] == 1 else str(one), steps) for one, steps, name in opened]
+
+
 def _chosen(names: Sequence[str] | None) -> list[Check]:
     unknown = [name for name in names or () if name not in CHECKS]
     if unknown:
-        raise InvalidArgumentError(f"checks are {join_names(unknown)}, expected names of {', '.join(CHECKS)}")
+        several = f"checks are {join_names(unknown)}, expected names of"
+        found = several if len(unknown) > 1 else f"check is {unknown[0]!r}, expected one of"
+        raise InvalidArgumentError(f"{found} {', '.join(CHECKS)}")
     return [check_class(name)() for name in (CHECKS if names is None else dict.fromkeys(names))]
 
 
@@ -117,13 +142,7 @@ class _Look:
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
     data = Data(steps)
-    looks, skipped = [], {}
-    for check in checks:
-        targets = check.targets(data)
-        if isinstance(targets, str):
-            skipped[check.name] = targets
-        else:
-            looks += [_Look(check, key) for key in targets]
+    looks, skipped = _looks(data, checks)
     measured = _measured(data, looks, name, settings)
     findings: list[Finding] = []
     for check in checks:
@@ -134,10 +153,60 @@ def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settin
         id=name,
         steps=len(data),
         episodes=len(data.episodes),
-        findings=tuple(sorted(findings, key=lambda one: LEVELS.index(one.level))),
+        findings=tuple(without_seams(sorted(findings, key=lambda one: LEVELS.index(one.level)))),
         checked=tuple(check.name for check in checks if check.name not in skipped),
         skipped=skipped,
+        lengths=tuple(_controls(data, looks, measured, findings)),
     )
+
+
+def score_steps(
+    steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Return the score of each episode, [E], by the name of the check and the dotted key of its field."""
+    data = Data(steps)
+    looks, _ = _looks(data, checks)
+    measured = _measured(data, looks, name, settings)
+    found = {(look.check.name, dotted_name(look.key)): _score(data, look, measured) for look in looks}
+    return {look: score for look, score in found.items() if score is not None}
+
+
+def _looks(data: Data, checks: Sequence[Check]) -> tuple[list[_Look], dict[str, str]]:
+    """Return the checks with their fields, and the reason by the name of each check that does not apply."""
+    looks, skipped = [], {}
+    for check in checks:
+        targets = check.targets(data)
+        if isinstance(targets, str):
+            skipped[check.name] = targets
+        else:
+            looks += [_Look(check, key) for key in targets]
+    return looks, skipped
+
+
+def _score(data: Data, look: _Look, measured: Mapping[str, Measures]) -> NDArray[np.float64] | None:
+    return look.check.score(data, look.key, measured[look.name]) if look.name in measured else None
+
+
+def _controls(
+    data: Data, looks: Sequence[_Look], measured: Mapping[str, Measures], findings: Sequence[Finding]
+) -> Iterator[LengthControl]:
+    """Yield what the length of episodes has to do with the score of each look, where both vary."""
+    for look in looks:
+        key = dotted_name(look.key)
+        named = np.zeros(len(data.episodes), np.bool_)
+        for finding in findings:
+            # A finding about several fields names none of them, or the first.
+            if finding.check == look.check.name and (not finding.key or not key or finding.key == key):
+                named[list(finding.episodes)] = True
+        found = control(look.check.name, key, _score(data, look, measured), named, data.episodes.lengths)
+        if found is not None:
+            yield found
+
+
+def measure_check(data: Data, check: Check, key: Key, *, name: str, settings: Settings) -> Measures:
+    """Return the measures of all episodes of a check."""
+    look = _Look(check, key)
+    return _measured(data, [look], name, settings)[look.name]
 
 
 def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings) -> dict[str, Measures]:
@@ -264,7 +333,11 @@ def _measured_part(
 
     def measure(start: int, stop: int) -> dict[str, Measures]:
         block = Block(data, start, stop)
-        return {look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks}
+        measures = {
+            look.name: {"episode": block.episodes, **look.check.measure(block, look.key)} for look in walk.looks
+        }
+        data.steps.stored.release_pages()
+        return measures
 
     blocks = [*each(measure, edges[:-1], edges[1:])]
     return {look.name: _joined(look.check.merges, [block[look.name] for block in blocks]) for look in walk.looks}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Measures
-from datasets_rl.auditing.block import Block
+from datasets_rl.auditing.block import Block, products
 from datasets_rl.auditing.data import Clips, Data
 from datasets_rl.ted.keys import Key
 
@@ -65,7 +65,7 @@ class Sight:
         self.data, self.key = data, key
         self.lag, self.gain, self.sure = 0, (0.0, 0.0), 0.0
         self.usual_change = 1.0
-        self._weights: Singles = np.zeros((0, 0), np.float32)
+        self._patterns: Singles = np.zeros((0, 0), np.float32)
         clips = data.clips(key)
         targets = self._fit_states(clips)
         if targets is None:
@@ -82,7 +82,7 @@ class Sight:
     @property
     def shows_states(self) -> bool:
         """Whether the images show any state."""
-        return len(self._weights) > 0
+        return len(self._patterns) > 0
 
     def measure(self, block: Block) -> Measures:
         """Return the measures of the episodes of a block.
@@ -91,7 +91,7 @@ class Sight:
         and `changes` [E, 8, 17] over `pairs` [E, 8] in the parts of the episode.
         """
         count = len(block.episodes)
-        if not len(self._weights):
+        if not self.shows_states:
             return {
                 "steps": np.zeros(count),
                 "errors": np.zeros((count, len(LAGS), 1), np.float32),
@@ -99,7 +99,7 @@ class Sight:
                 "pairs": np.zeros((count, PARTS), np.float32),
                 "changes": np.zeros((count, PARTS, len(LAGS)), np.float32),
             }
-        errors, inside = self._errors(block.grids(self.key), block.start)
+        errors, inside = self._errors(block.pixels(self.key).grids, block.start)
         errors[~inside] = 0
         lengths = self.data.episodes.lengths[block.episodes][block.episode]
         both, changes = self._changes(errors, inside, block.episode)
@@ -202,7 +202,7 @@ class Sight:
         self._unit = (1 / np.maximum(moved.std(axis=0), 1e-9)).astype(np.float32)
         shape = (_FOLDS, weights.shape[1], len(LAGS), -1)
         of_lag = weights.reshape(shape)[:, :, place] @ self._directions
-        self._weights = np.moveaxis(of_lag, 0, 1).reshape(weights.shape[1], -1).astype(np.float32)
+        self._patterns = _patterns(of_lag, self.data.places(self.key).shape)
 
     def _read_states(self, rows: NDArray[np.int64]) -> Floats:
         unique, places = np.unique(rows, return_inverse=True)
@@ -210,13 +210,12 @@ class Sight:
         result: Floats = values[places.reshape(rows.shape)]
         return result
 
-    def _errors(self, grids: Singles, start: int) -> tuple[Singles, NDArray[np.bool_]]:
+    def _errors(self, grids: NDArray[np.uint8], start: int) -> tuple[Singles, NDArray[np.bool_]]:
         """Return the errors of consecutive images from a row on, float32 [N, 17, K], and which of them have states at all lags."""
         count = len(grids)
         rows = np.arange(start, start + count)
         episodes = self.data.episodes.episode_of(rows)
-        # Threads of a matrix library would compete with the threads of the audit.
-        read = np.einsum("nf,fk->nk", cells_of(grids), self._weights).reshape(count, _FOLDS, -1)
+        read = products(grids, self._patterns).reshape(count, _FOLDS, -1)
         read = read[np.arange(count), episodes % _FOLDS]
         first = start + self.lag + int(LAGS[0])
         around = np.clip(np.arange(first, first + count + len(LAGS) - 1), 0, len(self.data) - 1)
@@ -242,9 +241,27 @@ def cells_of(grids: NDArray[np.generic]) -> Singles:
     count, height, width, channels = grids.shape
     tall, wide = -(-height // _CELLS), -(-width // _CELLS)
     rows, columns = height // tall, width // wide
-    cut = grids[:, : rows * tall, : columns * wide].reshape(count, rows, tall, columns, wide, channels)
-    cells: Singles = cut.mean(axis=(2, 4), dtype=np.float32)
+    cells = np.zeros((count, rows, columns, channels), np.float32)
+    for row, column in np.ndindex(tall, wide):
+        cells += grids[:, row : rows * tall : tall, column : columns * wide : wide]
+    cells /= tall * wide
     return cells.reshape(count, -1)
+
+
+def _patterns(weights: Floats, shape: tuple[int, ...]) -> Singles:
+    """Return weights of the cells of a grid as weights of its pixels, float32 [4 * K, h * w * c].
+
+    Args:
+        weights: Weights of the cells, [4, F, K]: see `cells_of`.
+        shape: Shape of the grid, (h, w, c).
+    """
+    height, width, channels = shape
+    tall, wide = -(-height // _CELLS), -(-width // _CELLS)
+    rows, columns = height // tall, width // wide
+    of_cells = np.moveaxis(weights, 1, 2).reshape(-1, rows, columns, channels) / (tall * wide)
+    patterns = np.zeros((len(of_cells), *shape), np.float32)
+    patterns[:, : rows * tall, : columns * wide] = of_cells.repeat(tall, axis=1).repeat(wide, axis=2)
+    return patterns.reshape(len(patterns), -1)
 
 
 def best_lags(costs: NDArray[np.floating]) -> tuple[Floats, Floats]:
@@ -275,12 +292,13 @@ def _fitted(inputs: Floats, targets: Floats, fold: NDArray[np.int64]) -> tuple[F
     """Return the weights without the steps of each fold, [4, F, M], and the errors in the steps of each fold, [K, M]."""
     weights = np.empty((_FOLDS, inputs.shape[1], targets.shape[1]))
     errors = np.empty_like(targets)
-    for number in range(_FOLDS):
-        one = fold == number
-        square = inputs[~one].T @ inputs[~one]
+    parts = [(inputs[fold == number], targets[fold == number]) for number in range(_FOLDS)]
+    squares, covariances = ([one.T @ two for one, two in pairs] for pairs in ([(one, one) for one, _ in parts], parts))
+    for number, (part, of_part) in enumerate(parts):
+        square = sum(squares) - squares[number]
         square += (_RIDGE * np.trace(square) / len(square) + 1e-9) * np.eye(len(square))
-        weights[number] = np.linalg.solve(square, inputs[~one].T @ targets[~one])
-        errors[one] = inputs[one] @ weights[number] - targets[one]
+        weights[number] = np.linalg.solve(square, sum(covariances) - covariances[number])
+        errors[fold == number] = part @ weights[number] - of_part
     return weights, errors
 
 

@@ -208,7 +208,7 @@ def sample_in_graph(buffer: ReadPath, handle: GraphHandle, batch_size: int) -> t
     if leaf_keys:
         data = _nested(list(zip(leaf_keys, parts, strict=True)), batch_size, device)
     elif is_on_device:
-        data = _nested(list(storage.leaves_at(rows).items()), batch_size, storage.device)
+        data = _nested(list(storage.take_columns(rows).items()), batch_size, storage.device)
     else:
         data = storage.batch_of_parts(parts, rows)
     return data if is_finished else buffer.finish(data, info), info

@@ -26,6 +26,7 @@ from datasets_rl.samplers.base import Sampler
 from datasets_rl.samplers.consuming import ConsumingSampler
 from datasets_rl.samplers.random import RandomSampler
 from datasets_rl.storages.base import Storage
+from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.transforms.base import transform_problems
 from datasets_rl.transforms.compose import Compose
@@ -48,6 +49,8 @@ class Components:
     """
 
     storage: Storage
+    episodic: EpisodicStorage | None
+    """The storage, if it contains the steps of a stored dataset: each batch asks, and this check takes long."""
     sampler: Sampler
     writer: Writer
 
@@ -77,7 +80,7 @@ class Components:
         size = min(
             getattr(built_sampler, "max_size", _DEFAULT_SIZE), _DEFAULT_SIZE
         )  # a prioritized sampler has a capacity
-        self.storage = build_component(storage, "get", problems, partial(ListStorage, size))
+        self._set_storage(build_component(storage, "get", problems, partial(ListStorage, size)))
         self.sampler = _consuming_sampler(built_sampler, consume_after_n_samples, prefetch, problems)
         read_only = getattr(self.storage, "read_only", False)
         self.writer = build_component(
@@ -105,10 +108,15 @@ class Components:
         if self.storage.shared and not self.storage.read_only:
             self.lock.share(self.storage)
 
+    def _set_storage(self, storage: Storage) -> None:
+        self.storage = storage
+        self.episodic = storage if isinstance(storage, EpisodicStorage) else None
+
     def replace_storage(self, storage: Storage, collate_fn: Callable[[Any], Any] | None) -> Storage:
         """Replace the storage and what depends on the stored steps, and return the previous one."""
         self.sampler.attach(storage)
-        previous, self.storage = self.storage, storage
+        previous = self.storage
+        self._set_storage(storage)
         self.writer.register_storage(storage)
         self.sampler.empty()
         self.collate_fn = collate_fn if collate_fn is not None else _collate_fn_of(storage)

@@ -58,35 +58,33 @@ def as_form(batch: Any, form: BatchForm) -> Any:
         )
     if form == "tensordict":
         return batch
-    leaves: dict[Key, Any] = {}
-    _add_leaves(batch, (), leaves)
+    leaves: dict[str, Any] = {}
+    _add_leaves(batch, "", leaves)
     return columns_as(leaves, form)
 
 
-def columns_as(columns: Mapping[Key, Any], form: BatchForm) -> dict[str, Any]:
+def columns_as(columns: Mapping[str, Any], form: BatchForm) -> dict[str, Any]:
     """Return the leaves of a batch as a flat dict, see the module, for each form but "tensordict".
 
     Args:
-        columns: Arrays and tensors by key. Other values are returned unchanged.
+        columns: Arrays and tensors by dotted name. Other values are returned unchanged.
         form: The form.
     """
     if form == "dict":
-        return {
-            ".".join(key): torch.from_numpy(leaf) if type(leaf) is ndarray else leaf for key, leaf in columns.items()
-        }
+        return {name: torch.from_numpy(leaf) if type(leaf) is ndarray else leaf for name, leaf in columns.items()}
     convert = _for_jax if form == "jax" else as_array
-    arrays = {".".join(key): leaf if type(leaf) is ndarray else convert(leaf) for key, leaf in columns.items()}
+    arrays = {name: leaf if type(leaf) is ndarray else convert(leaf) for name, leaf in columns.items()}
     # A single call for all arrays: each call costs as much as the gather of a small batch.
     return _jax().device_put(arrays) if form == "jax" else arrays
 
 
-def _add_leaves(batch: Any, path: Key, leaves: dict[Key, Any]) -> None:
+def _add_leaves(batch: Any, path: str, leaves: dict[str, Any]) -> None:
     """Add the leaves of a TensorDict to a flat dict."""
     for name, value in batch.items():
         if is_tensor_collection(value) and not is_non_tensor(value):
-            _add_leaves(value, (*path, name), leaves)
+            _add_leaves(value, f"{path}{name}.", leaves)
         else:
-            leaves[(*path, name)] = value
+            leaves[path + name] = value
 
 
 def _for_jax(leaf: Any) -> Any:

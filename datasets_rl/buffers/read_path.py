@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict, is_tensor_collection
@@ -24,10 +24,9 @@ from datasets_rl.buffers.arguments import MAX_BATCH, check_batch_size
 from datasets_rl.buffers.batch import pin_batch
 from datasets_rl.buffers.components import Composed
 from datasets_rl.buffers.fields import field_of, key_of
-from datasets_rl.buffers.forms import given_rows
+from datasets_rl.buffers.forms import BatchForm, columns_as, given_rows
 from datasets_rl.storages.base import Storage
 from datasets_rl.storages.dataset import as_rows, wrap_negative_rows
-from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.list import ListStorage
 from datasets_rl.storages.packed import Column
 from datasets_rl.storages.positions import is_single_slot
@@ -78,6 +77,8 @@ class ReadPath(Composed):
     waiting: deque[Drawn]
     """Batches that an earlier loop or process drew ahead: the next batches, the oldest first."""
 
+    index_name: ClassVar[str] = ""
+    """The key of the index in a batch, empty if batches do not have the index."""
     runs: list[Run]
     """The runs of batches of which a loop has not received all."""
 
@@ -102,7 +103,8 @@ class ReadPath(Composed):
             check_batch_size(size)
         parts = self._components
         lock, storage = parts.lock, parts.storage
-        with lock.reading if storage.read_only else lock:
+        read_only = storage.read_only
+        with lock.reading if read_only else lock:
             if self.waiting and (waiting := self.take_waiting(size, fields)) is not None:
                 return waiting
             sampler, writer = parts.sampler, parts.writer
@@ -111,11 +113,12 @@ class ReadPath(Composed):
             if writer.tracks_generations:
                 info["index_generation"] = writer.generations_of(storage.unravel(index))
             drawn = Drawn(storage, index, info, fields, sampler.ran_out, _UNREAD, False, before, size)
-            if ahead and not storage.read_only and not lock.shared:
-                drawn.announced = True
-                lock.begin_read()
-            elif not storage.read_only:
-                drawn.data = self.read(drawn)
+            if not read_only:
+                if ahead and not lock.shared:
+                    drawn.announced = True
+                    lock.begin_read()
+                else:
+                    drawn.data = self.read(drawn)
         return drawn
 
     def take_waiting(self, size: int, fields: tuple[Key, ...] | None = None) -> Drawn | None:
@@ -172,25 +175,36 @@ class ReadPath(Composed):
     def returns_stored_fields(self) -> bool:
         """Whether a batch is what the storage returns for the rows of the sampler, with the info, and nothing else."""
         parts = self._components
-        return not (parts.transforms or parts.collate_fn is not None or self.has_own_rows)
+        return not parts.transforms and parts.collate_fn is None and not self.has_own_rows
 
-    def take_columns(self, drawn: Drawn) -> dict[Key, Column] | None:
-        """Read a drawn batch as its leaves by key, without info. None if the batch has to be made by `make`."""
-        storage, index = drawn.storage, drawn.index
-        if drawn.data is not _UNREAD or not isinstance(storage, EpisodicStorage):
+    def take_stored(self, drawn: Drawn, form: BatchForm | None, *, with_info: bool) -> Any | None:
+        """Read a drawn batch of stored fields in a form. None if the batch has to be made by `make`."""
+        parts, index, info = self._components, drawn.index, drawn.info
+        storage = parts.episodic
+        if storage is None or storage is not drawn.storage or drawn.data is not _UNREAD or parts.pin_memory:
             return None
-        if self._components.pin_memory or not self.returns_stored_fields or not _is_rows(index):
+        # Fields are named only if this was true.
+        if not _is_rows(index) or (drawn.fields is None and not self.returns_stored_fields):
             return None
+        name = self.index_name if with_info else ""
         try:
-            columns = storage.take_columns(index, drawn.fields)
+            if form is None or form == "tensordict":
+                batch: Any = storage.take_with(index, drawn.fields, {name: index} if name else {})
+            else:
+                batch = storage.take_named(index, drawn.fields, name, arrays=form == "numpy")
+                if info and with_info:
+                    batch = columns_as(batch | self.columns_of_info(info, index.shape), form)
+                elif form != "numpy":
+                    batch = columns_as(batch, form)
         finally:
-            self.discard(drawn)
-        drawn.info["index"] = index
-        return columns
+            if drawn.announced:
+                self.discard(drawn)
+        info["index"] = index
+        return batch
 
-    def columns_of_info(self, info: dict[Any, Any]) -> dict[Key, Column]:
-        """Return the info of a sampler as leaves of a batch: none, because batches of this class contain no info."""
-        del info
+    def columns_of_info(self, info: dict[Any, Any], shape: torch.Size) -> dict[str, Column]:
+        """Return the info of a sampler as leaves of a batch [B]: none, because batches of this class contain no info."""
+        del info, shape
         return {}
 
     def discard(self, drawn: Drawn) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from datasets_rl.buffers.batches import can_read_runs, runs_of_batches
 from datasets_rl.buffers.compiled import GraphHandle, can_compile, sample_in_graph
 from datasets_rl.buffers.components import Components
 from datasets_rl.buffers.display import as_html, as_text
-from datasets_rl.buffers.forms import BatchForm, as_form, check_form, columns_as, select_fields
+from datasets_rl.buffers.forms import BatchForm, as_form, check_form, select_fields
 from datasets_rl.buffers.prefetch import Prefetch
 from datasets_rl.buffers.read_path import Drawn
 from datasets_rl.buffers.sample_units import SampleUnit
@@ -28,7 +27,6 @@ from datasets_rl.buffers.write_path import WritePath
 from datasets_rl.errors import InvalidArgumentError, WrongTypeError
 from datasets_rl.samplers.base import Sampler
 from datasets_rl.storages.base import Storage
-from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.ted.keys import Key, as_key
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import RoundRobinWriter
@@ -223,10 +221,10 @@ class ReplayBuffer(WritePath):
     ) -> tuple[Any, dict[Any, Any]]:
         """Read and finish a drawn batch, in a form, with some fields. Most forms need no TensorDict."""
         info, has_fields = drawn.info, names is None or drawn.fields is not None
-        if form is not None and form != "tensordict" and has_fields and (names is None or not info):
-            columns = self.take_columns(drawn)
-            if columns is not None:
-                return columns_as({**columns, **self.columns_of_info(info)} if with_info else columns, form), info
+        if has_fields and (not info or (names is None and form not in {None, "tensordict"})):
+            batch = self.take_stored(drawn, form, with_info=with_info)
+            if batch is not None:
+                return batch, info
         batch, info = self.make(drawn)
         return self._finish_as(batch, info, form, None if has_fields and len(info) <= 1 else names, with_info)
 
@@ -247,9 +245,8 @@ class ReplayBuffer(WritePath):
 
     def _fields_to_read(self, names: tuple[str | Key, ...]) -> tuple[Key, ...] | None:
         """Return the keys of the fields of a batch if the storage can read only these fields, else None."""
-        storage = self.storage
-        is_read = isinstance(storage, EpisodicStorage) and self.returns_stored_fields
-        return storage.keys_named(names) if is_read else None  # type: ignore[attr-defined]  # episodic
+        storage = self._components.episodic
+        return storage.keys_named(names) if storage is not None and self.returns_stored_fields else None
 
     def batches(self, count: int | None = None, batch_size: int | None = None) -> Iterator[Any]:
         """Yield batches, as `sample` does. Over a dataset, this is faster than calls of `sample`.
@@ -442,8 +439,10 @@ def _field_names(keys: Any) -> tuple[str | Key, ...]:
     if type(keys) is list:
         keys = tuple(keys)
     if type(keys) is tuple or isinstance(keys, str):
-        with suppress(TypeError):  # a key that is a list
+        try:
             return _parsed_names(keys)
+        except TypeError:  # a key is a list
+            pass
     return _parsed_names.__wrapped__(keys)
 
 

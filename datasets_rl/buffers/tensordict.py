@@ -15,8 +15,8 @@ from datasets_rl.buffers.read_path import Drawn
 from datasets_rl.buffers.replay import ReplayBuffer
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.storages.packed import Column
-from datasets_rl.ted.keys import Key, as_key
-from datasets_rl.ted.unchecked import entries_of
+from datasets_rl.ted.keys import Key, as_key, dotted_name
+from datasets_rl.ted.unchecked import add_rows, entries_of
 from datasets_rl.transforms.base import resolve_key
 from datasets_rl.writers.base import Writer
 from datasets_rl.writers.round_robin import TensorDictRoundRobinWriter
@@ -50,6 +50,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     """
 
     default_writer: type[Writer] = TensorDictRoundRobinWriter
+    index_name = _INDEX
 
     def __init__(self, *, priority_key: str = "td_error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -123,9 +124,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         return (batch, info) if return_info else batch
 
     @override
-    def columns_of_info(self, info: dict[Any, Any]) -> dict[Key, Column]:
-        entries = _as_entries(info, info[_INDEX].shape, self.storage.rows_device)
-        return {(key,) if type(key) is str else as_key(key): value for key, value in entries.items()}
+    def columns_of_info(self, info: dict[Any, Any], shape: torch.Size) -> dict[str, Column]:
+        entries = _as_entries(info, shape, self.storage.rows_device)
+        return {key if type(key) is str else dotted_name(as_key(key)): value for key, value in entries.items()}
 
     @override
     def without_info(self, batch: Any, info: Any) -> Any:
@@ -148,7 +149,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         parts = self._components
         if collate and parts.collate_fn is not None:
             data = parts.collate_fn(data)
-        is_added = len(info) == 1 and _add_rows(data, info.get(_INDEX))
+        # The index is all the info of most batches, and takes a third of the time of the functions for any info.
+        is_added = len(info) == 1 and add_rows(data, _INDEX, info.get(_INDEX))
         if is_added and not (parts.transforms or parts.pin_memory):
             return data
         entries = {_INDEX: info[_INDEX]} if is_added else _as_entries(info, data.shape, data.device)
@@ -172,20 +174,6 @@ def _without_index(data: Any) -> Any:
             hint="use a ReplayBuffer for other data",
         )
     return data.exclude(_INDEX) if _INDEX in data.keys() else data  # noqa: SIM118 - a TensorDict iterates over its steps
-
-
-def _add_rows(data: Any, rows: Any) -> bool:
-    """Add rows [B] to a batch [B] in main memory that has no index, and return whether this was possible.
-
-    This is all the info of most batches, and takes a third of the time of the functions for any info.
-    """
-    entries = entries_of(data)
-    if entries is None or _INDEX in entries or data.device is not None or type(rows) is not Tensor:
-        return False
-    if rows.shape != data.batch_size:
-        return False
-    entries[_INDEX] = rows
-    return True
 
 
 def _as_entries(info: dict[Any, Any], shape: torch.Size, device: torch.device | None) -> dict[Any, Tensor]:

@@ -30,13 +30,14 @@ from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.ranges import RangeReader
+from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
 from datasets_rl.format.current import version_named
 from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_bytes
+from datasets_rl.format.episode_log import EPISODES_FILE
 from datasets_rl.format.manifest import StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import ROWS_FILE
-from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.read.npy import read_header
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection, select_episodes
@@ -51,6 +52,7 @@ _MIN_BLOCKS = 32
 """A small dataset has at least this many blocks, unless the blocks would be too small: ranks divide the blocks among
 themselves."""
 _HEADER_BYTES = 1 << 16
+_FINGERPRINTS = (FINGERPRINTS_FILE, SKETCHES_FILE)
 _JSON_MAX_BYTES = 64 << 20
 _REPLACED = "open the dataset again: the dataset was replaced, or the published files are wrong"
 
@@ -287,6 +289,8 @@ class RemoteShards(Shards):
         ranges: dict[str, tuple[int, int]] = {}
         encoded: list[tuple[str, str, int]] = []
         for name, file in self.manifest.schema.array_files.items():
+            if name in _FINGERPRINTS:
+                continue  # nobody asks for the fingerprints of a part
             start, stop = states if file.per == "episode" else rows
             if not file.ends:
                 ranges[name] = start, stop
@@ -352,7 +356,10 @@ class RemoteShards(Shards):
         rows = fetched[ROWS_FILE]
         rows[dotted_name(EPISODE)] -= episodes[0]
         folder.mkdir(parents=True)
-        files = [_write_array(folder, name, array) for name, array in {**fetched, EPISODES_FILE: table}.items()]
+        unknown = {name: self.manifest.schema.array_files[name] for name in _FINGERPRINTS}
+        zeros = {name: np.zeros((len(table), *file.shape), file.dtype) for name, file in unknown.items()}
+        arrays = {**fetched, **zeros, EPISODES_FILE: table}
+        files = [_write_array(folder, name, array) for name, array in arrays.items()]
         for name, data in self._whole_files.items():
             (folder / name).write_bytes(data)
             files.append(self._entry(name))

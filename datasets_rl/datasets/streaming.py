@@ -13,10 +13,10 @@ import itertools
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +34,8 @@ from datasets_rl.errors import InvalidArgumentError, LockedError, UnknownKeyErro
 from datasets_rl.fetch.parallel import CancelToken
 from datasets_rl.fetch.prefetcher import Prefetcher
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.writer import DatasetWriter
+from datasets_rl.preprocessing.batches import episode_batches, step_bytes
 from datasets_rl.samplers.epochs import Epochs, Items, Uneven, seeded
 from datasets_rl.samplers.seeded import SeededSampler
 from datasets_rl.samplers.slices import MASK_KEY, SLICE_ID, BatchLayout
@@ -47,6 +49,7 @@ Index = NDArray[np.int64]
 _ROW_BITS = 40
 _MAX_OPEN = 256  # shards with mapped files, for batches that are sampled but not yet read
 _MAX_POOL = 128  # shards with mixed steps
+_WRITTEN_BYTES = 64 << 20
 _MAX_IN_FLIGHT = 2  # groups of raw files that are on the disk at once
 _INIT: Key = ("is_init",)
 
@@ -209,6 +212,43 @@ class Stream(ReadOnlyStorage):
         sizes = {path: disk.tree_bytes(path) for path in folders}
         while folders and sum(sizes[path] for path in folders) > self._cache_bytes:
             disk.remove_tree(folders.pop(0))
+
+    @contextmanager
+    def written(self) -> Iterator[StoredDataset]:
+        """Hold all episodes, in the order of the shards, as a stored dataset on the disk for the duration of the block.
+
+        The shards of the present epoch that are left are fetched when needed.
+
+        Raises:
+            FetchError: If a shard cannot be read.
+            DiskFullError: If the disk has too little space.
+        """
+        folder = self._folder / "written"
+        disk.remove_tree(folder)  # of a process that was killed
+        try:
+            self._write(folder)
+            yield StoredDataset(folder)
+        finally:
+            disk.remove_tree(folder)
+
+    def _write(self, folder: Path) -> None:
+        disk.make_folder(folder)
+        shards = np.arange(self.shards.count)
+        self._follow(shards)
+        first = self.open(0).storage.stored
+        columns = [field for field in first.schema if field.key not in {EPISODE, NEXT_DONE}]
+        writer = DatasetWriter(folder, columns, name=self.dataset_id, dictionaries=first.dictionaries)
+        try:
+            for shard in shards.tolist():
+                stored = self.open(shard).storage.stored
+                max_steps = _WRITTEN_BYTES // step_bytes(stored.schema)
+                for episodes in episode_batches(stored, 0, len(stored.episodes), max_steps):
+                    writer.extend(episodes)
+            written = writer.finish()
+        finally:
+            writer.discard()
+        contents = {field.name: getattr(written, field.name) for field in fields(written)}
+        replace(first.manifest, **contents).write(folder)
 
     def get(self, index: Any) -> TensorDict:
         """Raise an error: steps of a stream have no index."""

@@ -59,7 +59,7 @@ def download(
         >>> from datasets_rl.store import version_folder
         >>> folder = download("demo/pendulum")
         >>> sorted(file.name for file in version_folder(folder).iterdir())
-        ['digests.npy', 'episodes.npy', 'final.npy', 'manifest.json', 'rows.npy']
+        ['digests.npy', 'episodes.npy', 'final.npy', 'fingerprints.npy', 'manifest.json', 'rows.npy', 'sketches.npy']
 
     A repeated call resumes an interrupted call. A dataset that is stored already is unchanged.
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from datasets_rl.ted.keys import Key, dotted_name
 from datasets_rl.ted.table import EPISODE_DTYPE
 
+EPISODES_FILE = "episodes.npy"
+
 
 class EpisodeLog:
     """Complete episodes, in order, as they become the episode table. Parts of the log are committed as JSON."""

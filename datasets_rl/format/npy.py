@@ -266,6 +266,16 @@ def advise_random_reads(mapped: NDArray[Any]) -> None:
         pages.madvise(mmap.MADV_RANDOM)
 
 
+def release_pages(mapped: NDArray[Any]) -> None:
+    """Release the visited pages of a mapped file, which the operating system counts as memory of the process.
+
+    The pages stay in the file cache.
+    """
+    pages = getattr(mapped, "_mmap", None)
+    if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
+
+
 def take_fields(mapped: NDArray[Any], keys: Sequence[Key], rows: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Return fields of some rows of a mapped file of records, each [K, ...].
 
@@ -278,12 +288,10 @@ def take_fields(mapped: NDArray[Any], keys: Sequence[Key], rows: NDArray[np.int6
     """
     fields = [mapped.dtype[dotted_name(key)] for key in keys]
     taken = [np.empty((len(rows), *field.shape), field.base) for field in fields]
-    pages = getattr(mapped, "_mmap", None)
     count = max(1, min(_TAKE_ROWS, _TAKE_BYTES // mapped.dtype.itemsize))
     for start in range(0, len(rows), count):
         records = mapped[rows[start : start + count]]
         for values, key in zip(taken, keys, strict=True):
             values[start : start + count] = records[dotted_name(key)]
-        if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
-            pages.madvise(mmap.MADV_DONTNEED)
+        release_pages(mapped)
     return taken

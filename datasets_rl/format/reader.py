@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError, UnknownKeyError
+from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE, Fingerprints
 from datasets_rl.format.current import in_current_version
+from datasets_rl.format.episode_log import EPISODES_FILE
 from datasets_rl.format.images.base import Items
 from datasets_rl.format.images.compressed import dictionary_file, read_dictionary
 from datasets_rl.format.manifest import Manifest
-from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, take_fields
+from datasets_rl.format.npy import copy_on_write, map_npy, open_npy, release_pages, take_fields
 from datasets_rl.format.schema import ROWS_FILE, Field, Schema
-from datasets_rl.format.writer import EPISODES_FILE
 from datasets_rl.read.compressed_frames import FrameDictionary
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_FINAL_KNOWN, ROOT_FLAGS, Key, dotted_name
 from datasets_rl.ted.steps import values_after
@@ -54,17 +55,29 @@ class StoredDataset:
         # The folder may be a link to another disk. Links within the folder are rejected.
         in_current_version(folder.resolve(), self._open)
 
-    def _open(self, version: Path) -> None:
+    @classmethod
+    def unpublished(cls, folder: Path, manifest: Manifest) -> StoredDataset:
+        """Open a folder that has all files of a version but its manifest.
+
+        Raises:
+            IntegrityError: As for a version.
+        """
+        stored = cls.__new__(cls)
+        stored._open(folder.resolve(), manifest)  # noqa: SLF001  # of this class
+        return stored
+
+    def _open(self, version: Path, manifest: Manifest | None = None) -> None:
         self.folder = version
         """The folder of the opened version."""
-        self.manifest = Manifest.read(self.folder)
+        self.manifest = manifest or Manifest.read(self.folder)
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._items: dict[str, Items] = {}
         self._whole: dict[str, Any] = {}
         problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
-        self._episodes = map_npy(self.folder / EPISODES_FILE)
+        episodes = self.folder / EPISODES_FILE
+        self._episodes = copy_on_write(episodes, map_npy(episodes))
         for name, file in self.schema.array_files.items():
             if file.listed:
                 self._maps[name] = map_npy(self.folder / name)
@@ -91,14 +104,14 @@ class StoredDataset:
         fields: Mapping[str, Any] = records.dtype.fields or {}
         is_table = all(name in fields and fields[name][0] == EPISODE_DTYPE[name] for name in EPISODE_DTYPE.names or ())
         try:
-            table = EpisodeTable(np.array(records)) if is_table and records.ndim == 1 else None
+            table = EpisodeTable(records) if is_table and records.ndim == 1 else None
         except InvalidArgumentError as error:
             raise IntegrityError(str(path), [str(error)]) from error
         if table is None or len(table) != self.manifest.episodes or table.steps != self.manifest.steps:
             expected = f"{self.manifest.episodes} episodes, {self.manifest.steps} steps"
             actual = table or f"{records.dtype} {list(records.shape)}"
             raise IntegrityError(str(path), [f"the size is {actual}, but the manifest states {expected}"])
-        unknown = int((~table["final_known"]).sum())
+        unknown = len(table) - np.count_nonzero(table["final_known"])
         if unknown != self.manifest.final_unknown:
             # Readers decide by the manifest alone whether batches have the mask, so the two must agree.
             problem = (
@@ -106,6 +119,12 @@ class StoredDataset:
             )
             raise IntegrityError(str(path), [problem])
         return table
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """Fingerprints of the episodes, [E], from the files."""
+        records, sketches = (np.asarray(self.map(name)) for name in (FINGERPRINTS_FILE, SKETCHES_FILE))
+        return Fingerprints(records, sketches, self.episodes.lengths, self.episodes["final_known"])
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -127,6 +146,11 @@ class StoredDataset:
             self._expected_layout(name)  # raises if the dataset has no such file
         mapped = self._maps[name]
         return self.open_file(name, lambda path: copy_on_write(path, mapped)) if writable else mapped
+
+    def release_pages(self) -> None:
+        """Release the visited pages of all mapped files: see `npy.release_pages`."""
+        for mapped in self._maps.values():
+            release_pages(mapped)
 
     def open_file(self, name: str, opener: Callable[[Path], T]) -> T:
         """Open a file of the opened version.

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError
+from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE
+from datasets_rl.format.fingerprints import FingerprintWriter, Texts
 from datasets_rl.format.images.base import FieldWriter
 from datasets_rl.format.manifest import StoredFile
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
@@ -57,7 +59,8 @@ class RowSink:
         steps: Total number of rows, if known.
         written: Rows, episodes, and rows by file that an earlier process wrote and that are kept.
         writers: The writers of the fields, which append to `streams` from the first row on.
-        summarized: Whether the rows get digests and statistics.
+        texts: Returns the vocabulary of a text field.
+        summarized: Whether the rows get digests, statistics and fingerprints.
     """
 
     def __init__(
@@ -70,9 +73,11 @@ class RowSink:
         steps: int | None,
         written: tuple[int, int, Mapping[str, int]] | None,
         writers: Mapping[Key, FieldWriter],
+        texts: Texts,
         summarized: bool = True,
     ) -> None:
         self._summarized = summarized
+        self._fingerprints = FingerprintWriter(schema, writers, texts) if summarized else None
         self._writers = writers
         self._name = name
         self._schema = schema
@@ -90,6 +95,8 @@ class RowSink:
         self._new_moments = self._empty_moments()
         self.streams = _open_streams(folder, schema, steps, written, hashed=summarized)
         """The open files by name."""
+        self.stale: set[int] = set()
+        """Episodes whose fingerprints are computed from the files, because their rows did not all pass here in order."""
 
     def _empty_moments(self) -> dict[Key, Moments]:
         fields = filter(has_statistics, self._schema) if self._summarized else ()
@@ -110,6 +117,7 @@ class RowSink:
                 batch.final_states.columns[key][target] = values[ended:complete]
             if chunk.deferred:
                 batch.deferred.append(batch.filled)
+                self.stale.add(episode + ended)
             stops = chunk.stops[ended:complete]
             edges = [taken, *stops] if stops and stops[-1] == stop else [taken, *stops, stop]
             batch.extents += [(start + shift, end - start) for start, end in pairwise(edges)]
@@ -144,6 +152,12 @@ class RowSink:
                 renumber(name, block)
                 stream.append(block if dtype == stream.dtype else _reordered(block, stream.dtype))
         self.rows += rows[ROWS_FILE]
+        self.forget_open_episode()
+
+    def forget_open_episode(self) -> None:
+        """Begin a fingerprint anew with the next row."""
+        if self._fingerprints is not None:
+            self._fingerprints.forget()
 
     def patch(self, row: int, states: Mapping[Key, NDArray[Any]]) -> None:
         """Overwrite wide fields of a row that this process appended, with items [1, ...]."""
@@ -202,11 +216,29 @@ class RowSink:
         self.streams[ROWS_FILE].append(batch.rows.records[:count])
         if FINAL_FILE in self.streams:
             self.streams[FINAL_FILE].append(batch.final_states.records[: batch.ended])
+        self._write_fingerprints(batch)
         for key, values in batch.rows.wide.items():
             self._writers[key].append(values, count, final=False, deferred=batch.deferred)
         for key, values in batch.final_states.wide.items():
             self._writers[key].append(values, batch.ended, final=True)
         batch.clear()
+
+    def _write_fingerprints(self, batch: _Batch) -> None:
+        if self._fingerprints is None:
+            files = self._schema.array_files
+            for name in (FINGERPRINTS_FILE, SKETCHES_FILE):
+                self.streams[name].append(np.zeros((batch.ended, *files[name].shape), files[name].dtype))
+            return
+        records, sketches, missing = self._fingerprints.add(
+            batch.rows.columns, batch.final_states.columns, batch.extents, batch.ends
+        )
+        if missing.any():
+            last_rows, ends = [start + length - 1 for start, length in batch.extents], {*batch.ends}
+            runs = zip(batch.extent_episodes, last_rows, strict=True)
+            ended = [episode for episode, last in runs if last in ends]
+            self.stale |= {ended[number] for number in np.flatnonzero(missing).tolist()}
+        self.streams[FINGERPRINTS_FILE].append(records)
+        self.streams[SKETCHES_FILE].append(sketches)
 
     def _check_flags(self, done: NDArray[np.bool_], ends: list[int]) -> None:
         expected = np.zeros(len(done), np.bool_)

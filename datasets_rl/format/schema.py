@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.fingerprints import fingerprint_files, fingerprinted
 from datasets_rl.format.images import FORMS, form_class
 from datasets_rl.format.images.base import ArrayFile, Form, ImageForm, WholeFile
 from datasets_rl.ted.keys import (
@@ -54,7 +55,7 @@ _RECORD_ALIGN = 8
 _STORED_FORMS = tuple(FORMS)[1:]  # a field that states none has the first one
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in ("?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8")}
 """Stored dtypes. Wider unsigned integers are missing because torch can neither gather nor write such integers."""
-_RESERVED_NAMES = frozenset({"rows", "final", "episodes", "digests"})
+_RESERVED_NAMES = frozenset({"rows", "final", "episodes", "digests", "fingerprints", "sketches"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,7 @@ class Schema:
         if any(field.shared for field in self.narrow):
             files.append(ArrayFile(FINAL_FILE, self.final_record, (), "episode"))
         files += [file for field in self.wide for file in field.image_form.array_files()]
+        files += fingerprint_files([field.name for field in fingerprinted(self)])
         return {file.name: file for file in files}
 
     @cached_property

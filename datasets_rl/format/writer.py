@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, InvalidArgumentError
+from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE
 from datasets_rl.format.digests import range_digests, stored_file, write_digests
-from datasets_rl.format.episode_log import EpisodeLog
+from datasets_rl.format.episode_log import EPISODES_FILE, EpisodeLog
+from datasets_rl.format.fingerprints import computed_fingerprints
 from datasets_rl.format.images.base import FieldWriter, Renumber
-from datasets_rl.format.manifest import StoredFile, missing_field_problems
+from datasets_rl.format.manifest import Manifest, StoredFile, missing_field_problems
 from datasets_rl.format.npy import NpyStream, open_npy, take_fields
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.row_sink import Chunk, RowSink
 from datasets_rl.format.schema import ROWS_FILE, Column, Schema
 from datasets_rl.format.spikes import spikes
@@ -32,7 +35,6 @@ from datasets_rl.ted.table import EpisodeTable
 Commit = Mapping[str, Any]
 """State of a `DatasetWriter` at a commit, as a JSON value."""
 
-EPISODES_FILE = "episodes.npy"
 _BLOCK_BYTES = 2 << 20  # fits the second-level cache, which halves the cost of the passes over a batch
 _BLOCK_STEPS = 1 << 16
 _FLAG = np.dtype(np.bool_)
@@ -74,7 +76,7 @@ class DatasetWriter:
         commits: Results of `commit` in an earlier process, in order. The writer continues after the last of these.
         dictionaries: The dictionary of each field of compressed images. With `commits`, the dictionaries in the folder
             are used.
-        summarized: Whether the rows get digests and statistics, without which nobody can check the dataset.
+        summarized: Whether the rows get digests, statistics and fingerprints, without which nobody can check the dataset.
 
     Raises:
         InvalidArgumentError: If the columns contradict each other, or the reward or a flag is missing.
@@ -121,6 +123,7 @@ class DatasetWriter:
             steps=steps,
             written=written,
             writers=self._writers,
+            texts=lambda key: [*self._log.vocabulary[key]],
             summarized=summarized,
         )
         for key, writer in self._writers.items():
@@ -128,6 +131,8 @@ class DatasetWriter:
             writer.open(self._sink.streams, earlier)
         if commits:
             self._open_steps, self._sink.open_return = commits[-1]["open_steps"], commits[-1]["open_return"]
+            self._sink.stale |= set(commits[-1]["stale"])
+            self._mark_open_episode()
             for key, moments in self._sink.moments.items():
                 moments.restore(commits[-1]["moments"][dotted_name(key)])
 
@@ -163,6 +168,7 @@ class DatasetWriter:
             "steps": self._sink.rows,
             "open_steps": self._open_steps,
             "open_return": self._sink.open_return,
+            "stale": sorted(self._sink.stale),
             "moments": {dotted_name(key): moments.state() for key, moments in self._sink.moments.items()},
             "rows": {name: stream.rows for name, stream in self._sink.streams.items()},
             **self._log.commit(),
@@ -242,11 +248,15 @@ class DatasetWriter:
         for key, writer in self._writers.items():
             changes |= writer.merge(folder, commit.get("videos", {}).get(dotted_name(key), ()))
         first = len(self._log)
+        self._mark_open_episode()
+        self._sink.stale |= {first + episode for episode in commit["stale"]}
 
         def renumber(name: str, records: NDArray[Any]) -> None:
             """Replace the other writer's end offsets, packets, episode numbers and text codes by this writer's."""
             if name in changes:
                 changes[name](records)
+            if name == FINGERPRINTS_FILE:
+                return
             for column in records.dtype.names or ():
                 key = tuple(column.split("."))
                 if key == EPISODE:
@@ -270,6 +280,12 @@ class DatasetWriter:
             self._open_steps += open_steps
             self._sink.open_return += open_return
         self._log.add_commit({**commit, "lengths": lengths, "returns": returns})
+        self._mark_open_episode()
+
+    def _mark_open_episode(self) -> None:
+        """Compute the fingerprint of the open episode, if any, from the files: its rows do not all pass the sink."""
+        if self._open_steps:
+            self._sink.stale.add(len(self._log))
 
     def _check_batch(self, batch: EpisodeBatch) -> None:
         problems = []
@@ -357,6 +373,8 @@ class DatasetWriter:
             path = self._folder / name
             ranges[name] = ranges.get(name) or range_digests(path, Report())
             files.append(stored_file(name, path.stat().st_size, ranges[name]))
+        if self._summarized and self._sink.stale:
+            files = self._compute_fingerprints(files, ranges, table)
         files.append(write_digests(self._folder, ranges))
         statistics, found = self._summarize(steps, EpisodeTable(table)) if self._summarized else ({}, ())
         return DatasetSummary(
@@ -368,6 +386,24 @@ class DatasetWriter:
             statistics=statistics,
             spikes=found,
         )
+
+    def _compute_fingerprints(
+        self, files: list[StoredFile], ranges: dict[str, Any], table: NDArray[np.void]
+    ) -> list[StoredFile]:
+        """Overwrite the fingerprints of the episodes whose rows did not pass in order, and return the entries of all files."""
+        unknown = int((~table["final_known"]).sum())
+        manifest = Manifest(self._name, self._sink.rows, len(table), unknown, self.schema, tuple(files))
+        stored = StoredDataset.unpublished(self._folder, manifest)
+        changed = {FINGERPRINTS_FILE, SKETCHES_FILE}
+        maps = {name: np.load(self._folder / name, mmap_mode="r+") for name in changed}
+        for first, computed in computed_fingerprints(stored, np.array(sorted(self._sink.stale))):
+            part = slice(first, first + len(computed))
+            maps[FINGERPRINTS_FILE][part], maps[SKETCHES_FILE][part] = computed.records, computed.sketches
+        for name, array in maps.items():
+            array.flush()
+            ranges[name] = range_digests(self._folder / name, Report())
+        kept = [file for file in files if file.path not in changed]
+        return kept + [stored_file(name, (self._folder / name).stat().st_size, ranges[name]) for name in changed]
 
     def _summarize(self, steps: int, table: EpisodeTable) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the statistics of all fields, and the spikes."""

@@ -346,6 +346,7 @@ def _commit_of_dataset(stored: StoredDataset) -> Commit:
     return {
         "open_steps": 0,
         "open_return": 0.0,
+        "stale": [],
         "lengths": table.lengths.tolist(),
         "known": table["final_known"].tolist(),
         "returns": table["return"].tolist(),

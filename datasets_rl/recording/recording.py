@@ -238,7 +238,7 @@ def _parse_commit(line: bytes, schema: Schema, last: Commit, episodes: int, chec
     commit: Commit = entry["commit"]
     lengths, rows, files = _integers(commit["lengths"], 1), commit["rows"], commit["files"]
     steps = last["steps"] + sum(lengths)
-    _require_equal(commit, {"steps": steps, "open_steps": 0, "open_return": 0})
+    _require_equal(commit, {"steps": steps, "open_steps": 0, "open_return": 0, "stale": []})
     _check_values(commit, schema)
     stored = schema.array_files
     dictionaries = {dictionary_file(field.key) for field in schema if field.image_form.has_dictionary}
@@ -278,7 +278,7 @@ def _integers(values: Any, minimum: int) -> list[int]:
     return values
 
 
-def _require_equal(stated: Mapping[str, Any], expected: Mapping[str, int]) -> None:
+def _require_equal(stated: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
         if stated[name] != value:
             raise ValueError(f"{name} is {str(stated[name])[:60]}, expected {value}")

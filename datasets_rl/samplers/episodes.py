@@ -161,7 +161,7 @@ class EpisodeSliceSampler(SeededSampler, SliceSampler):
         slices = self._slices(storage, length)
         if slices is not self._bound:
             dataset = f"{_dataset_of(self, storage)}, slices of {length}"
-            self.epochs.bind(Items(dataset, np.minimum(slices.counts, 1)))
+            self.epochs.bind(Items(dataset, (slices.counts > 0).astype(np.int64)))
             self._bound = slices
         return count
 
@@ -171,14 +171,14 @@ class EpisodeSliceSampler(SeededSampler, SliceSampler):
         return SliceSampler.sample(self, storage, batch_size)
 
     @override
-    def _choose_slices(self, slices: Slices, count: int) -> Index:
+    def _choose_slices(self, slices: Slices, count: int) -> tuple[Index, Index | None]:
         episodes, _ = self.epochs.next(count, self.generator)
         self.ran_out = self.epochs.ran_out
         key = self.epochs.epoch, self.epochs.seed
         if self._starts is None or self._starts[0] != key:
             parts = torch.rand(len(slices.counts), dtype=torch.float64, generator=seeded("starts", *key)).numpy()
             self._starts = key, (parts * slices.counts).astype(np.int64)
-        return slices.ends[episodes] - slices.counts[episodes] + self._starts[1][episodes]
+        return slices.of(episodes, self._starts[1][episodes])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**SliceSampler.__getstate__(self), "_bound": None}

@@ -41,14 +41,36 @@ def seeded(*parts: object) -> Generator:
     return Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
+@dataclass(frozen=True)
+class Order:
+    """An order of the numbers below `count` that is computed and not listed."""
+
+    count: int
+    seed: int | None
+    """Seed of a random permutation. None for ascending numbers."""
+    first: int = 0
+    """The first of ascending numbers. The last number is followed by 0."""
+
+    @classmethod
+    def random(cls, count: int, generator: Generator | None) -> Order:
+        """Return a random order."""
+        return cls(count, int(torch.randint(SEEDS, (), generator=generator)))
+
+    def numbers(self, start: int, stop: int) -> Index:
+        """Return the numbers at the positions [start, stop), int64 [n]."""
+        if self.seed is None:
+            return np.arange(start + self.first, stop + self.first) % self.count
+        from datasets_rl.samplers.permutation import permuted  # deferred: imports numba
+
+        return permuted(range(start, stop), self.count, self.seed)
+
+
 def shuffled(count: int, generator: Generator | None) -> Index:
     """Return the numbers below `count` in random order, int64 [count]."""
     if count <= LISTED_MAX:
         order: Index = torch.randperm(count, generator=generator).numpy()
         return order
-    from datasets_rl.samplers.permutation import permuted  # deferred: imports numba
-
-    return permuted(range(count), count, int(torch.randint(SEEDS, (), generator=generator)))
+    return Order.random(count, generator).numbers(0, count)
 
 
 @dataclass(eq=False)

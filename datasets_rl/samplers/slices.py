@@ -257,7 +257,7 @@ class SliceSampler(Sampler):
         """
         count, length = self._slice_count_and_length(batch_size)
         slices = self._slices(storage, length)
-        return self._batch_of_slices(storage, slices, *slices.at(self._choose_slices(slices, count)))
+        return self._batch_of_slices(storage, slices, *self._choose_slices(slices, count))
 
     @override
     def sample_batches(self, storage: Storage, batch_size: int, count: int) -> tuple[Tensor, dict[Any, Any]] | None:
@@ -268,15 +268,14 @@ class SliceSampler(Sampler):
         slices = self._slices(storage, length)
         if not slices.whole:  # then batches have several sizes
             return None
-        numbers = self._choose_slices(slices, slice_count * count)
-        return self._batch_of_slices(storage, slices, *slices.at(numbers))
+        return self._batch_of_slices(storage, slices, *self._choose_slices(slices, slice_count * count))
 
-    def _choose_slices(self, slices: Slices, count: int) -> Index:
-        """Return the numbers of the slices of a batch, at most `count`.
+    def _choose_slices(self, slices: Slices, count: int) -> tuple[Index, Index | None]:
+        """Return the first places and the numbers of steps of the slices of a batch, at most `count`, see `Slices.at`.
 
         TorchRL draws the trajectory first, so that the steps of short trajectories are drawn more often.
         """
-        return torch.randint(slices.total, (count,), generator=self.generator).numpy()
+        return slices.at(torch.randint(slices.total, (count,), generator=self.generator).numpy())
 
     def _slice_count_and_length(self, batch_size: int) -> tuple[int, int]:
         """Return the number of slices in a batch, and the number of steps in a slice."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,30 +11,11 @@ from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers.base import Sampler
-from datasets_rl.samplers.epochs import LISTED_MAX, SEEDS
+from datasets_rl.samplers.epochs import LISTED_MAX, SEEDS, Order
 from datasets_rl.samplers.share import Share, check_any_valid, empty_storage_error
 
 if TYPE_CHECKING:
     from datasets_rl.storages.base import Storage
-
-
-@dataclass(frozen=True)
-class _Order:
-    """An order of the numbers below `count` that is computed and not listed."""
-
-    count: int
-    seed: int | None
-    """Seed of a random permutation. None for ascending numbers."""
-    first: int = 0
-    """The first of ascending numbers. The last number is followed by 0."""
-
-    def numbers(self, start: int, stop: int) -> Tensor:
-        """Return the numbers at the positions [start, stop), int64 [n]."""
-        if self.seed is None:
-            return torch.arange(start + self.first, stop + self.first) % self.count
-        from datasets_rl.samplers.permutation import permuted  # deferred: imports numba
-
-        return torch.from_numpy(permuted(range(start, stop), self.count, self.seed))
 
 
 class SamplerWithoutReplacement(Sampler):
@@ -88,7 +69,7 @@ class SamplerWithoutReplacement(Sampler):
 
     def empty(self) -> None:
         """Forget all rows. The next batch starts a new epoch."""
-        self._order: _Order | None = None
+        self._order: Order | None = None
         """The order of an epoch with computed rows, or None if `_epoch_rows` lists the rows."""
         self._epoch_rows = torch.empty(0, dtype=torch.int64)
         self._position = self._stop = 0
@@ -155,7 +136,7 @@ class SamplerWithoutReplacement(Sampler):
         """Return the rows of the epoch from the present position to another position, a copy."""
         if self._order is None:
             return self._epoch_rows[self._position : stop].clone()
-        return self._share.rows(self._order.numbers(self._position, stop))
+        return self._share.rows(torch.from_numpy(self._order.numbers(self._position, stop)))
 
     def _list_rows(self) -> None:
         """List the rows that remain of the epoch, so that these rows can be changed."""
@@ -204,9 +185,9 @@ class SamplerWithoutReplacement(Sampler):
         self._order = None
         if not self.shuffle:
             oldest = storage.write_count % storage.slot_count * storage.envs
-            self._order = _Order(count, None, self._share.size(oldest))
+            self._order = Order(count, None, self._share.size(oldest))
         elif count > LISTED_MAX:
-            self._order = _Order(count, int(torch.randint(SEEDS, (), generator=self.generator)))
+            self._order = Order.random(count, self.generator)
         if self._order:
             self._epoch_rows = self._epoch_rows[:0].clone()
             return
@@ -279,7 +260,7 @@ class SamplerWithoutReplacement(Sampler):
         envs, remaining, held = state_dict["envs"], state_dict["left"], slots * state_dict["envs"]
         if state_dict.get("order"):
             order, position = _order_of(state_dict["order"])
-            remaining = self._share.rows(order.numbers(position, order.count))
+            remaining = self._share.rows(torch.from_numpy(order.numbers(position, order.count)))
         # Between two epochs, new rows have no epoch to join.
         new_rows = self._rows(state_dict["held"], held) if len(remaining) else remaining
         moved = {"left": remaining, "joining": torch.cat([state_dict["joining"], new_rows])}
@@ -295,9 +276,9 @@ class SamplerWithoutReplacement(Sampler):
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle}{share})"
 
 
-def _order_of(state: dict[str, Any]) -> tuple[_Order, int]:
+def _order_of(state: dict[str, Any]) -> tuple[Order, int]:
     """Return an order and the position from a valid part of a state."""
-    return _Order(state["count"], state["seed"], state["first"]), state["position"]
+    return Order(state["count"], state["seed"], state["first"]), state["position"]
 
 
 def _is_order(state: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -559,10 +559,13 @@ class Storage(Stateful, ABC):
 class ReadOnlyStorage(Storage):
     """Storage of steps that never change."""
 
-    @property
-    def read_only(self) -> bool:
-        """Whether the data can never change: always True."""
-        return True
+    # Attributes, because every batch reads them.
+    read_only: ClassVar[bool] = True
+    """Whether the data can never change: always True."""
+    torn: ClassVar[int] = 0
+    """Number of torn steps: always 0."""
+    rows_device: torch.device | None = None
+    """The device on which samplers should draw rows, if they can. None for main memory."""
 
     @property
     def filled_count(self) -> int:

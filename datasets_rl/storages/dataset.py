@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ from datasets_rl.storages.episodic import EpisodicStorage
 from datasets_rl.storages.packed import Column, RowArrays, RowSlot, as_array, as_tensor, row_slots
 from datasets_rl.storages.record_access import RecordAccess
 from datasets_rl.storages.record_pass import PassEpisodes, RecordPass
-from datasets_rl.storages.records import Records
+from datasets_rl.storages.records import Records, Words
 from datasets_rl.ted.keys import (
     EPISODE,
     NEXT,
@@ -40,14 +40,17 @@ from datasets_rl.ted.keys import (
     EndKey,
     Key,
     dotted_name,
+    nest_keys,
 )
 from datasets_rl.ted.passes import Pass, ReadsInPass
 from datasets_rl.ted.table import EpisodeTable
-from datasets_rl.ted.unchecked import nest_leaves
+from datasets_rl.ted.unchecked import Groups, nest_leaves
 from datasets_rl.ted.windows import Windows
 
 _WORD = 8
 _MAX_PASSES = 64
+_ROW = ""
+"""A name that no field has."""
 _STORED = np.empty(0, np.int64)
 """The episodes of rows, for the stored episodes."""
 
@@ -161,13 +164,41 @@ class DatasetStorage(EpisodicStorage):
         return self._length
 
     @override
-    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
-        plan = self._whole if keys is None else self._plan_of(tuple(keys))
+    def _batch_of(
+        self, rows: Tensor, keys: tuple[Key, ...] | None, more: Mapping[str, Tensor] | None = None
+    ) -> TensorDict:
+        plan = self._whole if keys is None else self._plan_of(keys)
+        shape = rows.shape
+        if plan.groups is None or len(shape) != 1:
+            return super()._batch_of(rows, keys, more)
+        return plan.groups.of_arrays(plan.arrays.records(self._gather(rows)[0]), shape, more)
+
+    @override
+    def take_named(
+        self, rows: Tensor, keys: tuple[Key, ...] | None, rows_name: str = "", *, arrays: bool = False
+    ) -> dict[str, Column]:
+        plan = self._whole if keys is None else self._plan_of(keys)
+        if plan.named is None:
+            return super().take_named(rows, keys, rows_name, arrays=arrays)
+        columns = plan.named(self._gather(rows)[0])
+        numbers = columns.pop(_ROW)
+        if rows_name:
+            columns[rows_name] = numbers  # an array of the tensor of rows would take longer than the gather
+        return columns
+
+    def _gather(self, rows: Tensor) -> tuple[Words, int, Tensor]:
+        """Return the records of some rows, and how many end an episode, see `Records.gather`, and the rows in [0, N)."""
         try:
             words, ends = self._records.gather(rows)
         except IndexError:
             rows = wrap_negative_rows(rows, len(self))
             words, ends = self._records.gather(rows)
+        return words, ends, rows
+
+    @override
+    def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        plan = self._whole if keys is None else self._plan_of(tuple(keys))
+        words, ends, rows = self._gather(rows)
         columns = plan.arrays(words)
         if plan.is_narrow:
             return columns
@@ -200,9 +231,14 @@ class DatasetStorage(EpisodicStorage):
         if done_is_terminated:
             needed |= {NEXT_DONE, NEXT_TERMINATED}
         slots = self._records.slots([*self._slots.values()])
+        slots, row_bytes = [slot for slot in slots if slot.name in needed.union(keys)], self._records.gathered_bytes
+        arrays = RowArrays(slots, row_bytes)
+        is_narrow = not wide and not done_is_terminated
         return _BatchPlan(
-            arrays=RowArrays([slot for slot in slots if slot.name in needed.union(keys)], self._records.row_bytes),
-            is_narrow=not wide and not done_is_terminated,
+            arrays=arrays,
+            is_narrow=is_narrow,
+            groups=Groups(nest_keys(arrays.fields)) if is_narrow and arrays.are_views else None,
+            named=RowArrays([*_named(slots), self._records.row_slot(_ROW)], row_bytes) if is_narrow else None,
             wide=wide,
             following=following,
             done_is_terminated=done_is_terminated,
@@ -551,6 +587,10 @@ class _BatchPlan:
     """The views of the narrow fields of a gathered row."""
     is_narrow: bool
     """Whether the fields of the batch are these views."""
+    groups: Groups | None
+    """The batch as a TensorDict of the fields of gathered rows, or None if the batch needs more than views."""
+    named: RowArrays | None
+    """The views by dotted name, and the row as `_ROW`, or None if the batch needs more than views."""
     wide: tuple[_WidePart, ...]
     following: bool
     """Whether the batch contains a wide field under "next". The last value of an episode is then the final state."""
@@ -569,6 +609,11 @@ def _as_read_only_tensor(array: NDArray[Any], *, scattered: bool = False) -> Ten
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def _named(slots: Sequence[RowSlot]) -> list[RowSlot]:
+    """Return slots by dotted name."""
+    return [replace(slot, name=dotted_name(slot.name)) for slot in slots]
 
 
 def as_rows(index: Any, count: int) -> Tensor:

@@ -70,7 +70,7 @@ class DeviceStorage(EpisodicStorage):
     def __init__(self, steps: EpisodicStorage, device: torch.device | str) -> None:
         super().__init__(len(steps))
         self.steps, self.masked = steps, steps.masked
-        self.device = torch.empty(0, device=device).device
+        self.device = self.rows_device = torch.empty(0, device=device).device
         _check_not_encoded(steps, self.device)
         first = _leaves_of(steps.take(torch.zeros(1, dtype=torch.int64)))
         self._keys = tuple(first)
@@ -134,11 +134,6 @@ class DeviceStorage(EpisodicStorage):
     def schema(self) -> Schema:
         return self.steps.schema
 
-    @property
-    @override
-    def rows_device(self) -> torch.device | None:
-        return self.device
-
     @override
     def get(self, index: Any) -> TensorDict:
         on_device = isinstance(index, Tensor) and not index.is_cpu and index.device == self.device
@@ -149,19 +144,10 @@ class DeviceStorage(EpisodicStorage):
 
     @override
     def take_columns(self, rows: Tensor, keys: Sequence[Key] | None = None) -> dict[Key, Column]:
+        # A compiled function traces these operations.
         plan = self._plan_of(self._keys if keys is None else tuple(keys))
         positions = self._positions.index_select(0, rows.to(self.device, non_blocking=True))
         leaves: dict[Key, Column] = {}
-        plan.views(plan.windows.index_select(0, positions), leaves)
-        for key, items, offset in plan.wide:
-            leaves[key] = items.index_select(0, positions + offset if offset else positions)
-        return leaves
-
-    def leaves_at(self, rows: Tensor) -> dict[Key, Tensor]:
-        """Return the leaves of a batch of rows on the device, int64 [B], in operations that a compiled function traces."""
-        plan = self._plan_of(self._keys)
-        positions = self._positions.index_select(0, rows)
-        leaves: dict[Key, Tensor] = {}
         plan.views(plan.windows.index_select(0, positions), leaves)
         for key, items, offset in plan.wide:
             leaves[key] = items.index_select(0, positions + offset if offset else positions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from datasets_rl.format.schema import Schema
 from datasets_rl.storages.base import ReadOnlyStorage
-from datasets_rl.storages.packed import Column
-from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, EndKey, Key, keys_named
+from datasets_rl.storages.packed import Column, as_array
+from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, EndKey, Key, dotted_name, keys_named
 from datasets_rl.ted.table import EpisodeTable
 from datasets_rl.ted.trajectories import Trajectories, windows_within
 from datasets_rl.ted.unchecked import Groups, groups_of
@@ -52,6 +52,22 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
             KeyError: If there is no such key.
         """
 
+    def take_named(
+        self, rows: Tensor, keys: tuple[Key, ...] | None, rows_name: str = "", *, arrays: bool = False
+    ) -> dict[str, Column]:
+        """Return the leaves of a batch of these rows by dotted name, see `take_columns`.
+
+        Args:
+            rows: The rows, int64 [B].
+            keys: Keys of the fields, or None for all.
+            rows_name: The name of the rows in the result. Empty to leave them out.
+            arrays: Whether all leaves are arrays.
+        """
+        columns = {dotted_name(key): column for key, column in self.take_columns(rows, keys).items()}
+        if rows_name:
+            columns[rows_name] = rows
+        return {name: as_array(column) for name, column in columns.items()} if arrays else columns
+
     @override
     def take(self, rows: Tensor) -> TensorDict:
         return self._batch_of(rows, None)
@@ -61,13 +77,26 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
         """Return some fields of these rows, int64 [...], as a batch, see `Storage.take_fields`."""
         return self._batch_of(rows, tuple(keys))
 
-    def _batch_of(self, rows: Tensor, keys: tuple[Key, ...] | None) -> TensorDict:
+    def take_with(self, rows: Tensor, keys: tuple[Key, ...] | None, more: Mapping[str, Tensor]) -> TensorDict:
+        """Return fields of these rows, int64 [B], as a batch, with further entries [B], which replace fields.
+
+        Args:
+            rows: The rows.
+            keys: Keys of the fields, or None for all.
+            more: The further entries by key.
+        """
+        return self._batch_of(rows, keys, more)
+
+    def _batch_of(
+        self, rows: Tensor, keys: tuple[Key, ...] | None, more: Mapping[str, Tensor] | None = None
+    ) -> TensorDict:
         if rows.ndim != 1:
             return self._batch_of(rows.reshape(-1), keys).reshape(rows.shape)
         columns = self.take_columns(rows, keys)
         if (groups := self._groups.get(keys)) is None:
             groups = self._groups[keys] = groups_of(tuple(columns))
-        return groups.build(columns, rows.shape, self.rows_device)
+        batch = groups.build(columns, rows.shape, self.rows_device)
+        return batch.update(more) if more else batch
 
     @cached_property
     def _groups(self) -> dict[tuple[Key, ...] | None, Groups]:
@@ -117,9 +146,10 @@ class EpisodicStorage(ReadOnlyStorage, ABC):
 
     def keys_named(self, names: tuple[str | Key, ...]) -> tuple[Key, ...]:
         """Return the keys of fields by name, see `datasets_rl.ted.keys.keys_named`."""
-        if names not in self._named:
-            self._named[names] = tuple(keys_named(names, self.keys()))
-        return self._named[names]
+        keys = self._named.get(names)
+        if keys is None:
+            keys = self._named[names] = tuple(keys_named(names, self.keys()))
+        return keys
 
     @cached_property
     def _named(self) -> dict[tuple[str | Key, ...], tuple[Key, ...]]:

@@ -100,7 +100,8 @@ class RowArrays:
         formats = [(numpy_dtype(slot.dtype), slot.shape) for slot in slots]
         offsets = [slot.offset for slot in slots]
         self._window = np.dtype({"names": fields, "formats": formats, "offsets": offsets, "itemsize": window_bytes})
-        self._fields = tuple((slot.name, field) for slot, field in zip(slots, fields, strict=True))
+        self.fields = {slot.name: field for slot, field in zip(slots, fields, strict=True)}
+        """The name of the field of each leaf in a structured array of windows, in the order of the slots."""
         self._wider = tuple(
             (slot.name, numpy_dtype(slot.memory_dtype)) for slot in slots if slot.memory_dtype is not None
         )
@@ -111,11 +112,20 @@ class RowArrays:
         Args:
             windows: Words of 8 bytes, [..., W], contiguous.
         """
-        records: Any = np.ndarray(windows.shape[:-1], self._window, windows)
-        arrays: dict[Any, Any] = {name: records[field] for name, field in self._fields}
+        records = self.records(windows)
+        arrays: dict[Any, Any] = {name: records[field] for name, field in self.fields.items()}
         for name, dtype in self._wider:
             arrays[name] = arrays[name].astype(dtype)
         return arrays
+
+    @property
+    def are_views(self) -> bool:
+        """Whether each leaf is a view of its field, and not a copy of another dtype."""
+        return not self._wider
+
+    def records(self, windows: NDArray[np.int64]) -> Any:
+        """Return windows, words [..., W], contiguous, as a structured array [...] of the same memory."""
+        return np.ndarray(windows.shape[:-1], self._window, windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,14 +62,15 @@ def gather_records(
         done: Byte of a record that is 1 at the end of an episode.
         episode: Byte of a record at which its episode is, an int32.
         address: Address of the rows, int64 [B], contiguous.
-        out: Output, words [B, width + 2]. After each window come the number of the row's episode, and a word. The
-            word's first bytes are 0, 0, 0, and whether the next states are known.
+        out: Output, words [B, width + 3]. After each window come the number of the row's episode, a word, and the row.
+            The word's first bytes are 0, 0, 0, and whether the next states are known.
 
     Returns:
         The number of rows that end an episode. -1 if a row is outside of [0, N), -2 if an episode is outside of [0, E).
         Then `out` is incomplete.
     """
-    count, total = len(out), len(records) // stride - 1
+    count, out_words = out.shape
+    total = len(records) // stride - 1
     rows = carray(int64_pointer(address), count)
     done_word, done_shift = done // 8, done % 8 * 8
     episode_word, episode_shift = episode // 8, episode % 8 * 8
@@ -95,13 +96,14 @@ def gather_records(
                 return -2
             ends += 1
             flags = numba.int64(known[of_episode])
-            copy_items(records, start, out, number * (width + 2), stride)
+            copy_items(records, start, out, number * out_words, stride)
             for word in range(width - stride):
                 out[number, stride + word] = finals[of_episode, word]
         else:
-            copy_items(records, start, out, number * (width + 2), width)
+            copy_items(records, start, out, number * out_words, width)
         out[number, width] = of_episode
         out[number, width + 1] = flags << 24
+        out[number, width + 2] = row
     return ends
 
 

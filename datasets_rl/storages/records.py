@@ -1,7 +1,7 @@
 """Gathered records of a stored dataset: a batch, apart from the fields in separate files.
 
     rows.npy        | s_i a_i r_i flags | s_i+1 a_i+1 r_i+1 flags |
-    gathered row    | s_i a_i r_i flags | s_i+1 | episode | root flags |
+    gathered row    | s_i a_i r_i flags | s_i+1 | episode | root flags | i |
 
 After the last record of an episode come its final states, instead of the start of the next episode.
 """
@@ -26,7 +26,8 @@ from datasets_rl.storages.record_access import RecordAccess
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_DONE, NEXT_FINAL_KNOWN, ROOT_FLAGS
 
 _WORD = 8
-_ADDED_WORDS = 2
+_ADDED_WORDS, _ADDED_BY_GATHER = 2, 3
+"""Words that follow a window in each read, and in a gather, which adds the row."""
 _KNOWN_FLAG = len(ROOT_FLAGS)
 """Position of the flag of known final states, after the root flags, which are 0."""
 _ROWS_BEFORE_LOADING, _COUNTED_ROWS = 1 << 16, 1 << 12
@@ -73,8 +74,17 @@ class Records:
 
     @property
     def row_bytes(self) -> int:
-        """Size of a gathered row."""
+        """Size of a row that is read, without the number of the row."""
         return (self.width + _ADDED_WORDS) * _WORD
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Size of a gathered row."""
+        return (self.width + _ADDED_BY_GATHER) * _WORD
+
+    def row_slot(self, name: str) -> RowSlot:
+        """Return the slot of the number of a gathered row."""
+        return RowSlot(name, self.row_bytes, torch.int64, ())
 
     def slots(self, slots: Sequence[RowSlot], leading: int = 0) -> list[RowSlot]:
         """Return the slots of a gathered row, from the slots of a window.
@@ -99,7 +109,7 @@ class Records:
             rows: Row numbers, int64 [B], on the CPU.
 
         Returns:
-            Gathered rows, words of 8 bytes [B, W + 2], and how many rows end an episode.
+            Gathered rows, words of 8 bytes [B, W + 3], and how many rows end an episode.
 
         Raises:
             IndexError: If a row is outside of [0, N).
@@ -108,15 +118,15 @@ class Records:
         count, width = rows.shape[0], self.width
         if self._loop is None and not self._load_loop(count):
             return self._gather_by_torch(rows)
-        words = np.empty((count, width + _ADDED_WORDS), np.int64)  # torch takes longer to allocate
+        words = np.empty((count, width + _ADDED_BY_GATHER), np.int64)  # torch takes longer to allocate
         if not (rows.dtype is torch.int64 and rows.is_cpu and rows.is_contiguous()):  # the loop reads its memory
             rows = rows.to("cpu", torch.int64).contiguous()
         ends: int = self._loop(rows.data_ptr(), words)  # type: ignore[misc]  # loaded
+        if ends >= 0:
+            return words, ends
         if ends == -1:
             raise IndexError(f"a row is out of range, expected one of {len(self._windows):,} rows")
-        if ends == -2:
-            raise self.unknown_episode()
-        return words, ends
+        raise self.unknown_episode()
 
     def access(self, bounds: EpisodeBounds) -> RecordAccess:
         """Return the records for other loops, with the first and the last row of each episode."""
@@ -162,11 +172,12 @@ class Records:
 
     def _gather_by_torch(self, rows: Tensor) -> tuple[Words, int]:
         width, (_, finals, known) = self.width, self.arrays
-        words = torch.empty((len(rows), width + _ADDED_WORDS), dtype=torch.int64)
+        words = torch.empty((len(rows), width + _ADDED_BY_GATHER), dtype=torch.int64)
         words[:, :width] = self._windows.index_select(0, rows)
         flags = words.view(torch.bool)
         words[:, width] = words.view(torch.int32)[:, self._episode // 4]
         words[:, width + 1] = 0
+        words[:, width + 2] = rows
         flags[:, (width + 1) * _WORD + _KNOWN_FLAG] = True
         last = flags[:, self._done].nonzero().squeeze(1)
         if len(last):

@@ -17,7 +17,6 @@ from tensordict import (
     LazyStackedTensorDict,
     NonTensorData,
     NonTensorStack,
-    TensorDict,
     TensorDictBase,
     is_tensor_collection,
 )
@@ -27,6 +26,7 @@ from torch.utils import _pytree as pytree
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.schema import short_text
 from datasets_rl.ted.keys import names_among, spelled_key
+from datasets_rl.ted.unchecked import as_tensorclass, inner_of, unchecked
 
 Path = tuple[Any, ...]
 Lead = Sequence[int | None]
@@ -83,13 +83,13 @@ class _Fields:
             node.flatten(items[name], leaves)
 
     def build(self, leaves: Iterator[Any], batch: torch.Size, device: torch.device | None) -> Any:
-        built = TensorDict._new_unsafe(  # noqa: SLF001 - the leaves are the result of a single split and need no check
-            source={name: node.build(leaves, batch, device) for name, node in self.nodes.items()},
-            batch_size=torch.Size((*batch, *self.batch)) if self.batch else batch,
-            device=device,
-            names=None if self.names is None else self._names(len(batch)),
+        built = unchecked(  # the leaves are the result of a single split
+            {name: node.build(leaves, batch, device) for name, node in self.nodes.items()},
+            torch.Size((*batch, *self.batch)) if self.batch else batch,
+            device,
+            None if self.names is None else self._names(len(batch)),
         )
-        return built if self.kind is None else self.kind._from_tensordict(built)  # type: ignore[attr-defined]  # noqa: SLF001 - the decorator adds it
+        return built if self.kind is None else as_tensorclass(self.kind, built)
 
     def _names(self, leading: int) -> list[Any]:
         names = self.names or ()
@@ -391,7 +391,7 @@ def _path_step(entry: Any) -> Any:
 
 def _children_of(data: Any) -> Any:
     """Return the fields of a TensorDict or tensorclass by name."""
-    fields = data if isinstance(data, TensorDictBase) else data._tensordict  # noqa: SLF001 - every public way copies
+    fields = data if isinstance(data, TensorDictBase) else inner_of(data)
     try:
         return dict(fields.items())
     except RuntimeError as error:
@@ -434,11 +434,11 @@ def _describe_node(data: Any, path: Path, leading: int, leaves: list[Leaf], prob
         ]
         return _LazyStack(parts, data.stack_dim - data.ndim)
     contents = _children_of(data)
-    names = data.names if data._has_names() else None  # noqa: SLF001 - `names` returns a list of None
+    names = data.names
     return _Fields(
         {name: _describe_node(value, (*path, name), leading, leaves, problems) for name, value in contents.items()},
         shape[leading:],
-        None if names is None else tuple(names),
+        None if all(name is None for name in names) else tuple(names),
         None if isinstance(data, TensorDictBase) else type(data),
     )
 

@@ -65,7 +65,7 @@ def restore(dataset: Path | str, version: str | int = "parent") -> Path:
     with locked(paths, str(dataset), wait=SHORT_WAIT):
         if not versions_of(paths):
             raise missing_error(dataset, paths)
-        found = _parent(paths, dataset) if version == "parent" else _named_version(paths, str(version))
+        found = _parent(paths, dataset) if version == "parent" else named_version(paths, str(version))
         _point_to_existing(paths, found)
     return paths.folder
 
@@ -82,7 +82,12 @@ def _parent(paths: DatasetPaths, dataset: Path | str) -> Version:
     return parent
 
 
-def _named_version(paths: DatasetPaths, text: str) -> Version:
+def named_version(paths: DatasetPaths, text: str) -> Version:
+    """Return the version of a dataset with a number or a name.
+
+    Raises:
+        InvalidArgumentError: If there is no such version, or several have the number.
+    """
     existing = versions_of(paths)
     found = [
         version for version in existing if text == version.name or (text.isdigit() and int(text) == version.number)

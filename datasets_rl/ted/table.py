@@ -25,6 +25,8 @@ COMPUTED = frozenset(EPISODE_DTYPE.names or ()) - {"source"}
 """The fields that follow from the rows of the episodes. All other fields are metadata, which a conversion keeps."""
 
 _SHOWN = 5
+_BLOCK = 1 << 14
+"""Episodes that are checked at once, in the cache of a core."""
 Index = NDArray[np.int64]
 
 
@@ -54,15 +56,23 @@ class EpisodeTable:
         if missing:
             raise InvalidArgumentError(f"the episode table lacks the fields {missing}")
         self._records, self._returns = records, returns
-        starts, lengths = records["start"], records["length"]
-        # If the sum of the lengths overflows, a start is negative.
-        wrong = np.flatnonzero((lengths < 1) | (starts < 0) | (starts != np.cumsum(lengths) - lengths))
-        if len(wrong):
-            first = int(wrong[0])
-            raise InvalidArgumentError(
-                f"episode {first} starts at row {starts[first]} with {lengths[first]} steps, "
-                "expected contiguous episodes from row 0, each of at least 1 step"
-            )
+        # Arrays of their own, because the records are not aligned. A table of millions is read once, in blocks.
+        self._starts, self._lengths = np.empty(len(records), np.int64), np.empty(len(records), np.int64)
+        stop = 0
+        for first in range(0, len(records), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            starts, lengths = self._starts[block], self._lengths[block]
+            starts[:], lengths[:] = records["start"][block], records["length"][block]
+            stops = np.cumsum(lengths) + stop
+            # If the sum of the lengths overflows, a start is negative.
+            wrong = np.flatnonzero((lengths < 1) | (starts < 0) | (starts != stops - lengths))
+            if len(wrong):
+                number = int(wrong[0])
+                raise InvalidArgumentError(
+                    f"episode {first + number} starts at row {starts[number]} with {lengths[number]} steps, "
+                    "expected contiguous episodes from row 0, each of at least 1 step"
+                )
+            stop = stops[-1]
 
     @classmethod
     def from_lengths(cls, lengths: NDArray[np.integer[Any]]) -> EpisodeTable:
@@ -112,12 +122,12 @@ class EpisodeTable:
     @property
     def starts(self) -> Index:
         """First row of each episode, [E]."""
-        return self["start"]
+        return self._starts
 
     @property
     def lengths(self) -> Index:
         """Number of steps of each episode, [E]."""
-        return self["length"]
+        return self._lengths
 
     @property
     def stops(self) -> Index:
@@ -127,7 +137,7 @@ class EpisodeTable:
     @property
     def steps(self) -> int:
         """Total number of steps, N."""
-        return int(self.lengths.sum())
+        return int(self._starts[-1] + self._lengths[-1]) if len(self) else 0
 
     @property
     def numbers(self) -> Index:

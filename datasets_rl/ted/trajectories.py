@@ -103,7 +103,7 @@ class Trajectories:
     def from_table(cls, episodes: EpisodeTable) -> Trajectories:
         """Return the trajectories of an episode table."""
         ended_by = frozenset({NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED})
-        return cls(episodes.starts.copy(), episodes.lengths.copy(), ended_by=ended_by, permanent=True)
+        return cls(episodes.starts, episodes.lengths, ended_by=ended_by, permanent=True)
 
     @classmethod
     def from_markers(
@@ -222,21 +222,16 @@ class Trajectories:
             after: Maximum number of steps by which a slice can end after its trajectory, likewise.
             at_start: Whether to admit only slices that start with the first step of a trajectory.
         """
-        full = np.minimum(self.lengths, length)
-        left, right = np.minimum(before, full - 1), np.minimum(after, full - 1)
-        counts = self.lengths - full + 1 + left + right
-        if at_start:
-            counts = np.ones_like(full)
-        if not short:
-            counts[self.lengths < length] = 0
-        ends = np.cumsum(counts)
-        whole = not before and not after and (not short or bool((full == length).all()))
-        return Slices(self, length, counts, ends, self.firsts - left - (ends - counts), whole, int(counts.sum()))
+        fits_all = len(self) > 0 and int(self.lengths.min()) >= length
+        whole = not before and not after and (not short or fits_all)
+        return Slices(self, length, before, after, short, at_start, whole, short or fits_all)
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
     """Slices of T steps within trajectories, numbered consecutively.
+
+    The numbers are only computed when needed: an epoch over the trajectories needs the number of slices of a few.
 
     T = 3            trajectory 0 . . . .    trajectory 1 . .    trajectory 2 . . .
     slices           |0---|                  none, or with       |2---|
@@ -246,16 +241,60 @@ class Slices:
     trajectories: Trajectories
     length: int
     """Number of steps of a full slice, T."""
-    counts: Index
-    """Number of slices of each trajectory, [E]."""
-    ends: Index
-    """Number of the slice after the last slice of each trajectory, [E]."""
-    shift: Index
-    """Difference between the first place and the number of a slice, for each trajectory, [E]."""
+    before: int
+    """Maximum number of steps by which a slice can start before its trajectory."""
+    after: int
+    """Maximum number of steps by which a slice can end after its trajectory."""
+    short: bool
+    """Whether a trajectory with fewer steps counts as a slice."""
+    at_start: bool
+    """Whether slices start with the first step of a trajectory."""
     whole: bool
     """Whether every slice has T steps."""
-    total: int
-    """Number of slices."""
+    of_all: bool
+    """Whether every trajectory has a slice."""
+
+    def counts_of(self, owners: Index | slice) -> Index:
+        """Return the number of slices of some trajectories, [n]."""
+        lengths = self.trajectories.lengths[owners]
+        if self.at_start:
+            counts = np.ones_like(lengths)
+        elif not self.before and not self.after:
+            counts = np.maximum(lengths - (self.length - 1), int(self.short))
+        else:
+            full = np.minimum(lengths, self.length)
+            counts = lengths - full + 1 + np.minimum(self.before, full - 1) + np.minimum(self.after, full - 1)
+        if not self.of_all:
+            counts[lengths < self.length] = 0
+        return counts
+
+    @cached_property
+    def counts(self) -> Index:
+        """Number of slices of each trajectory, [E]."""
+        return self.counts_of(slice(None))
+
+    @cached_property
+    def ends(self) -> Index:
+        """Number of the slice after the last slice of each trajectory, [E]."""
+        ends: Index = np.cumsum(self.counts)
+        return ends
+
+    @cached_property
+    def shift(self) -> Index:
+        """Difference between the first place and the number of a slice, for each trajectory, [E]."""
+        return self._starts_of(slice(None)) - (self.ends - self.counts)
+
+    @property
+    def total(self) -> int:
+        """Number of slices."""
+        return int(self.ends[-1]) if len(self.trajectories) else 0
+
+    def _starts_of(self, owners: Index | slice) -> Index:
+        """Return the first place of the first slice of some trajectories, [n]."""
+        starts: Index = self.trajectories.firsts[owners]
+        if self.before:
+            starts = starts - np.minimum(self.before, np.minimum(self.trajectories.lengths[owners], self.length) - 1)
+        return starts
 
     def at(self, numbers: Index) -> tuple[Index, Index | None]:
         """Return the first places and the numbers of steps of slices, [n] each, by number.
@@ -264,7 +303,19 @@ class Slices:
             First places, and numbers of steps. None for the steps if all slices have T.
         """
         owner = self.ends.searchsorted(numbers, "right")
-        starts = numbers + self.shift[owner]
+        return self._within(owner, numbers + self.shift[owner])
+
+    def of(self, owner: Index, numbers: Index) -> tuple[Index, Index | None]:
+        """Return the first places and the numbers of steps of slices, as `at` does.
+
+        Args:
+            owner: The trajectory of each slice, [n].
+            numbers: The number of each slice among the slices of the trajectory, [n].
+        """
+        return self._within(owner, self._starts_of(owner) + numbers)
+
+    def _within(self, owner: Index, starts: Index) -> tuple[Index, Index | None]:
+        """Return the parts of slices within their trajectories, from the places at which whole slices would start."""
         if self.whole:
             return starts, None
         firsts, lengths = self.trajectories.firsts[owner], self.trajectories.lengths[owner]
@@ -314,7 +365,7 @@ class Slices:
         """
         if not len(self.trajectories):
             raise InvalidArgumentError("Cannot sample from an empty storage", hint="extend the buffer first")
-        if not self.total:
+        if not self.of_all and not self.total:
             raise InvalidArgumentError(
                 f"no trajectory has {self.length} steps, and the longest of {len(self.trajectories)} has "
                 f"{self.trajectories.longest}",

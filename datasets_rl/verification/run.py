@@ -146,6 +146,7 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
 
 def _check_deeply(version: Path, findings: Problems, checked: list[str], settings: Settings) -> None:
     from datasets_rl.format.check import check_rules
+    from datasets_rl.format.fingerprints import fingerprint_problems
     from datasets_rl.format.integrity import check_content
     from datasets_rl.format.reader import StoredDataset
     from datasets_rl.specs.infer import from_manifest, misfits_of_columns
@@ -170,6 +171,8 @@ def _check_deeply(version: Path, findings: Problems, checked: list[str], setting
         findings.problems += damaged
         checked.append("not compared with raw files: images are damaged")
         return
+    findings.problems += fingerprint_problems(stored)
+    checked.append("the fingerprints of the episodes against the values")
     _check_against_upstream(stored, findings, checked, settings)
 
 

@@ -1,188 +1,53 @@
-"""Clean recordings of eight kinds, as seeded simulators give them: the audit should find nothing in these.
+"""Clean recordings of many kinds, as seeded simulators give them: the audit should find nothing in these.
 
-cheetah    MuJoCo states and torques, time-outs (HalfCheetah-v5, a noisy gait)
-maze       a point that walks to goals through rooms: positions, goals, sparse rewards, terminal at the goal
-cartpole   discrete actions, terminal states (CartPole-v1)
-atari      frames of 84 x 84 of a game, discrete actions (Breakout)
-arm        a rendered arm with two cameras, joint positions with sensor noise, a gripper, success
-texts      an arm that follows texts, several tasks
-agents     three agents in a room, each with its own observation and action
-teleop     a recording of a person who moves a robot: joints, targets, time stamps with jitter, quaternions, a camera with
-           sensor noise, 30 steps per second
+Environments of Gymnasium, see `environments`:
+
+cheetah       MuJoCo states and torques, time-outs (HalfCheetah, a noisy gait)
+cartpole      discrete actions, terminal states
+atari, pong   frames of 84 x 84 of a game, discrete actions (Breakout and Pong)
+pendulum      episodes of one length, an angle as cosine and sine, torques at their limits
+mountain_car  a reward of -1 until the goal, a momentum policy
+car_torques   continuous torques at their limits, a reward at the goal
+acrobot       two joints, discrete torques
+hopper        falls after few steps, random torques
+ant           contact forces that are mostly zero
+humanoid      hundreds of elements, many of which never change
+reacher       a scripted arm without noise, goals, episodes of one length
+inverted      episodes of a few steps
+taxi          a place as a single integer
+frozen_lake   a place as a single integer, one start, rare rewards
+
+Robots, rooms and records, see `worlds` and this file:
+
+maze          a point that walks to goals through rooms: positions, goals, sparse rewards, terminal at the goal
+arm           a rendered arm with two cameras, joint positions with sensor noise, a gripper, success
+texts         an arm that follows texts, several tasks
+agents        three agents in a room, each with its own observation and action
+teleop        a recording of a person who moves a robot: joints, targets, time stamps with jitter, quaternions, a camera
+              with sensor noise, 30 steps per second
+leader        a recording as of LeRobot: a leader arm and a follower arm with encoders in ticks, pauses, late frames, lossy
+              video, no rewards
+stations      a script without noise that moves a gripper between places, with waits, episodes of one length
+explorer      a point without a task, no rewards
+grid          images of a room of cells, in which a blocked step changes nothing
+prices        heavy tails, calm and wild times, actions without an effect on the prices
+patients      constants of an episode, values that are carried on, doses that are mostly none
+building      long episodes, rounded sensors, set points that rest for hours
+visits        episodes of a single step
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
 
+import environments
 import numpy as np
+import worlds
 from numpy.typing import NDArray
+from recorded import REWARD, TERMINATED, TRUNCATED, Recorded, Recording
 
-from datasets_rl.format.reader import StoredDataset
-from datasets_rl.format.schema import Column
-from datasets_rl.ted.episode import Episode, TextStates
-from datasets_rl.ted.keys import Key
-from datasets_rl.testing.stored_data import FLAGS, Whole, write_dataset
-
-REWARD: Key = ("next", "reward")
-TERMINATED: Key = ("next", "terminated")
-TRUNCATED: Key = ("next", "truncated")
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """An episode as plain arrays, which faults change."""
-
-    states: Mapping[Key, Any]
-    """[T + 1, ...] by key. A list of T + 1 texts for a text field."""
-    steps: Mapping[Key, Any]
-    """[T, ...] by key, with reward and without flags."""
-    terminated: bool = False
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.steps[REWARD])
-
-    def with_arrays(self, arrays: Mapping[Key, Any], **changes: Any) -> Recorded:
-        """Return the episode with other arrays in place of those of the same keys."""
-        return replace(
-            self,
-            states={key: arrays.get(key, value) for key, value in self.states.items()},
-            steps={key: arrays.get(key, value) for key, value in self.steps.items()},
-            **changes,
-        )
-
-    def array(self, key: Key) -> Any:
-        """Return a copy of an array."""
-        value = self.states[key] if key in self.states else self.steps[key]
-        return list(value) if isinstance(value, list) else np.array(value)
-
-    def part(self, start: int, stop: int) -> Recorded:
-        """Return the steps [start, stop) as an episode."""
-        return replace(
-            self,
-            states={key: value[start : stop + 1] for key, value in self.states.items()},
-            steps={key: value[start:stop] for key, value in self.steps.items()},
-        )
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A dataset in memory."""
-
-    kind: str
-    episodes: tuple[Recorded, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    bounds: tuple[float, float] | None = None
-    """Lowest and highest value of the space of the actions, where the environment states one."""
-
-    def store(self, folder: Any) -> StoredDataset:
-        """Write the dataset."""
-        first = self.episodes[0]
-        columns = [_column(key, value, shared=True) for key, value in first.states.items()]
-        columns += [_column(key, value, shared=False) for key, value in first.steps.items()]
-        episodes = [Whole(_episode(one)) for one in self.episodes]
-        stored = write_dataset(folder, episodes, [*columns, *FLAGS], metadata=dict(self.metadata))
-        if self.bounds:
-            low, high = self.bounds
-            action = {**stored.manifest.specs["action"], "kind": "bounded", "low": low, "high": high}
-            replace(stored.manifest, specs={**stored.manifest.specs, "action": action}).write(stored.folder)
-            return StoredDataset(stored.folder)
-        return stored
-
-    def replaced(self, changed: Mapping[int, Recorded]) -> Recording:
-        """Return the recording with other episodes at some numbers."""
-        return replace(self, episodes=tuple(changed.get(n, one) for n, one in enumerate(self.episodes)))
-
-
-def _column(key: Key, value: Any, *, shared: bool) -> Column:
-    if isinstance(value, list):
-        return Column(key, np.dtype(np.int32), (), shared=shared, text=True)
-    return Column(key, value.dtype, value.shape[1:], shared=shared)
-
-
-def _episode(one: Recorded) -> Episode:
-    last = (np.arange(len(one)) == len(one) - 1)[:, None]
-
-    def stored(value: Any) -> Any:
-        return TextStates.from_texts(value) if isinstance(value, list) else value
-
-    return Episode(
-        steps={
-            **{key: stored(value) for key, value in one.steps.items()},
-            TERMINATED: last & one.terminated,
-            TRUNCATED: last & (not one.terminated),
-        },
-        states={key: stored(value) for key, value in one.states.items()},
-        metadata=one.metadata,
-    )
-
-
-def _rollout(
-    name: str, act: Callable[[Any, int, np.random.Generator], Any], steps: int, seed: int, **make: Any
-) -> Recorded:
-    env = _made(name, **make)
-    rng = np.random.default_rng(seed)
-    observation, _ = env.reset(seed=seed)
-    states, actions, rewards, terminated = [observation], [], [], False
-    for step in range(steps):
-        action = act(observation, step, rng)
-        observation, reward, terminated, truncated, _ = env.step(action)
-        states.append(observation)
-        actions.append(action)
-        rewards.append(reward)
-        if terminated or truncated:
-            break
-    action_array = np.array(actions)
-    return Recorded(
-        states={("observation",): np.array(states, np.uint8 if states[0].dtype == np.uint8 else np.float32)},
-        steps={
-            ("action",): action_array.reshape(len(actions), -1).astype(np.int64)
-            if action_array.dtype.kind == "i"
-            else action_array.astype(np.float32),
-            REWARD: np.array(rewards, np.float32)[:, None],
-        },
-        terminated=bool(terminated),
-    )
-
-
-@functools.cache
-def _made(name: str, **make: Any) -> Any:
-    import gymnasium
-
-    if name.startswith("ALE/"):
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
-        env = gymnasium.make(name, frameskip=1, **make)
-        return gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84)
-    return gymnasium.make(name, **make)
-
-
-def cheetah(seed: int) -> Recorded:
-    def act(observation: Any, step: int, rng: np.random.Generator) -> Any:
-        phase = 0.35 * step + np.array([0.0, 1.0, 2.0, 3.1, 4.1, 5.1])
-        return np.clip(0.7 * np.sin(phase) + 0.2 * rng.normal(size=6), -1, 1).astype(np.float32)
-
-    return _rollout("HalfCheetah-v5", act, 100, seed)
-
-
-def cartpole(seed: int) -> Recorded:
-    def act(observation: Any, step: int, rng: np.random.Generator) -> Any:
-        right = observation[2] + 0.4 * observation[3] > 0
-        return int(right) if rng.random() > 0.45 else int(rng.integers(2))
-
-    return _rollout("CartPole-v1", act, 150, seed)
-
-
-def atari(seed: int) -> Recorded:
-    def act(observation: Any, step: int, rng: np.random.Generator) -> Any:
-        return int(rng.integers(4))
-
-    return _rollout("ALE/Breakout-v5", act, 60, seed)
+__all__ = ["KINDS", "REWARD", "TERMINATED", "TRUNCATED", "Recorded", "Recording", "record"]
 
 
 def maze(seed: int) -> Recorded:
@@ -376,24 +241,53 @@ def teleop(seed: int, *, images: bool = True) -> Recorded:
 
 
 KINDS: Mapping[str, Callable[..., Recorded]] = {
-    "cheetah": cheetah,
     "maze": maze,
-    "cartpole": cartpole,
-    "atari": atari,
     "arm": arm,
     "texts": texts,
     "agents": agents,
     "teleop": teleop,
+    **{
+        kind.__name__: kind
+        for kind in (
+            environments.cheetah,
+            environments.cartpole,
+            environments.atari,
+            environments.pong,
+            environments.pendulum,
+            environments.mountain_car,
+            environments.car_torques,
+            environments.acrobot,
+            environments.hopper,
+            environments.ant,
+            environments.humanoid,
+            environments.reacher,
+            environments.inverted,
+            environments.taxi,
+            environments.frozen_lake,
+            worlds.leader,
+            worlds.stations,
+            worlds.explorer,
+            worlds.grid,
+            worlds.prices,
+            worlds.patients,
+            worlds.building,
+            worlds.visits,
+        )
+    },
 }
 
 
 _BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "cartpole": (0.0, 1.0)}
+_RATES = {"teleop": 30.0, "arm": 30.0, "texts": 30.0, "leader": 30.0}
+WITH_IMAGES = frozenset({"arm", "teleop", "leader"})
+"""The kinds that can be recorded without their images."""
+_WITHOUT_REWARDS = {"leader", "explorer"}
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def record(kind: str, episodes: int = 40, seed: int = 0, *, images: bool = True) -> Recording:
     """Return a clean recording with so many episodes, of arms with or without the images, which take most of the time."""
-    metadata = {"fps": 30.0} if kind in {"teleop", "arm", "texts"} else {}
+    metadata = {"fps": _RATES[kind]} if kind in _RATES else {}
     chosen = {} if images else {"images": False}
     recorded = tuple(KINDS[kind](1_000 * seed + number, **chosen) for number in range(episodes))
-    return Recording(kind, recorded, metadata, _BOUNDS.get(kind))
+    return Recording(kind, recorded, metadata, _BOUNDS.get(kind), rewarded=kind not in _WITHOUT_REWARDS)

@@ -9,7 +9,20 @@ import numpy as np
 from planting import Planted, Strength, each_episode, fault
 
 _ACTION = ("action",)
-_STATES = ("cheetah", "maze", "cartpole", "arm", "texts", "agents", "teleop")
+_STATES = (
+    "cheetah",
+    "maze",
+    "cartpole",
+    "arm",
+    "texts",
+    "agents",
+    "teleop",
+    "pendulum",
+    "reacher",
+    "hopper",
+    "stations",
+    "leader",
+)
 
 
 @fault("action_shift", *_STATES)
@@ -31,14 +44,14 @@ def all_actions_shifted(recording: clean.Recording, strength: Strength, rng: np.
     return Planted(replace(recording, episodes=tuple(episodes)), frozenset())
 
 
-@fault("reward_shift", "cheetah", "agents")
+@fault("reward_shift", "cheetah", "agents", "pendulum")
 @each_episode
 def rewards_shifted(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     """Weak: in the second half of the episode. Strong: by two steps."""
     return _shifted(episode, clean.REWARD, strength, -1 if rng.random() < 0.5 else 1)
 
 
-@fault("reward_shift", "maze", "texts", "arm")
+@fault("reward_shift", "maze", "texts", "arm", "stations")
 @each_episode
 def rewards_early(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     """The reward at the end is stored one, two or three steps early."""

@@ -12,7 +12,7 @@ from planting import PLANTED, Planted, Strength, each_episode, fault
 TEXT = ("instruction",)
 
 
-@fault("idle_spans", "maze", "arm", "texts", "teleop")
+@fault("idle_spans", "maze", "arm", "texts", "teleop", "leader", "hopper")
 @each_episode
 def pause(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     """The robot stands still for 15, 25 or 50 steps. Sensors have their noise, and the action says to stay."""
@@ -42,7 +42,7 @@ def rewards_zero(recording: clean.Recording, strength: Strength, rng: np.random.
         number: one.with_arrays({clean.REWARD: np.full_like(one.array(clean.REWARD), value)}, **ends)
         for number, one in enumerate(recording.episodes)
     }
-    return Planted(recording.replaced(changed), frozenset())
+    return Planted(replace(recording.replaced(changed), rewarded=True), frozenset())
 
 
 @fault("success_columns", "maze", "arm")

@@ -36,7 +36,20 @@ def ends_unmarked(recording: clean.Recording, strength: Strength, rng: np.random
     )
 
 
-@fault("final_is_reset", "cheetah", "maze", "cartpole", "arm", "texts", "agents", "teleop")
+@fault(
+    "final_is_reset",
+    "cheetah",
+    "maze",
+    "cartpole",
+    "arm",
+    "texts",
+    "agents",
+    "teleop",
+    "hopper",
+    "pendulum",
+    "reacher",
+    "leader",
+)
 def final_of_the_next_episode(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     """Weak: in one episode. Strong: in all."""
     episodes = recording.episodes

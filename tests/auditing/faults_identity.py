@@ -9,7 +9,19 @@ import numpy as np
 from planting import Planted, Strength, fault
 
 
-@fault("duplicate_episodes", "cheetah", "maze", "arm", "texts", "agents", "teleop")
+@fault(
+    "duplicate_episodes",
+    "cheetah",
+    "maze",
+    "arm",
+    "texts",
+    "agents",
+    "teleop",
+    "hopper",
+    "leader",
+    "patients",
+    "building",
+)
 def episodes_twice(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     copies = {"weak": 1, "medium": 2, "strong": 4}[strength]
     originals = rng.choice(len(recording.episodes), copies, replace=False).tolist()
@@ -20,7 +32,9 @@ def episodes_twice(recording: clean.Recording, strength: Strength, rng: np.rando
     )
 
 
-@fault("near_duplicates", "cheetah", "maze", "cartpole", "arm", "texts", "agents", "teleop")
+@fault(
+    "near_duplicates", "cheetah", "maze", "cartpole", "arm", "texts", "agents", "teleop", "pendulum", "leader", "ant"
+)
 def copies_changed(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     """Copies of three episodes. Strong: other actions. Medium: half precision, too. Weak: trimmed by up to 5 % at both ends, too."""
     fit = [number for number, one in enumerate(recording.episodes) if len(one) >= 20]
@@ -50,7 +64,7 @@ def copies_changed(recording: clean.Recording, strength: Strength, rng: np.rando
     )
 
 
-@fault("repeated_seeds", "cheetah", "maze", "cartpole", "agents")
+@fault("repeated_seeds", "cheetah", "maze", "cartpole", "agents", "pendulum", "hopper", "ant")
 def seeds_again(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     """Episodes begin as others do, and go on differently after 1, 2 or 4 repetitions of a seed."""
     count = {"weak": 1, "medium": 2, "strong": 4}[strength]
@@ -79,3 +93,13 @@ def copies_in_validation(recording: clean.Recording, strength: Strength, rng: np
     return Planted(
         replace(recording, episodes=(*marked, *twins)), frozenset([*originals, *range(count, count + copies)])
     )
+
+
+@fault("shared_episodes", "cheetah", "maze", "arm", "texts", "agents", "teleop", "pendulum", "leader")
+def parts_share_episodes(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
+    """The validation part is a dataset of its own, and has one, two or four episodes of the training part."""
+    copies = {"weak": 1, "medium": 2, "strong": 4}[strength]
+    training, validation = recording.episodes[:32], recording.episodes[32:]
+    shared = tuple(training[number] for number in rng.choice(32, copies, replace=False).tolist())
+    other = replace(recording, episodes=(*validation, *shared))
+    return Planted(replace(recording, episodes=training), frozenset(), (other,))

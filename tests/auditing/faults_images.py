@@ -7,7 +7,7 @@ import numpy as np
 from planting import Planted, Strength, each_episode, fault
 from scipy import ndimage
 
-_CAMERAS = (("observation", "front"), ("observation", "wrist"), ("observation",))
+_CAMERAS = (("observation", "front"), ("observation", "wrist"), ("observation", "top"), ("observation",))
 
 
 def camera_of(episode: clean.Recorded) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def red_is_blue(episode: clean.Recorded, strength: Strength, rng: np.random.Gene
     return episode.with_arrays({key: images})
 
 
-@fault("images_flipped", "arm", "teleop", "atari")
+@fault("images_flipped", "arm", "teleop", "atari", "pong")
 @each_episode
 def upside_down(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     key = camera_of(episode)
@@ -53,7 +53,7 @@ def cameras_exchanged(episode: clean.Recorded, strength: Strength, rng: np.rando
     return episode.with_arrays({first: front, second: side})
 
 
-@fault("dark_or_bright_images", "arm", "teleop")
+@fault("dark_or_bright_images", "arm", "teleop", "leader")
 @each_episode
 def camera_goes_black(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     key = camera_of(episode)
@@ -64,7 +64,7 @@ def camera_goes_black(episode: clean.Recorded, strength: Strength, rng: np.rando
     return episode.with_arrays({key: images})
 
 
-@fault("dark_or_bright_images", "arm", "teleop")
+@fault("dark_or_bright_images", "arm", "teleop", "leader")
 @each_episode
 def camera_is_blinded(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     key = camera_of(episode)

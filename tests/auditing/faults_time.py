@@ -19,7 +19,7 @@ def camera_freezes(episode: clean.Recorded, strength: Strength, rng: np.random.G
     return episode.with_arrays({key: images})
 
 
-@fault("joined_episodes", "cheetah", "maze", "cartpole", "texts", "agents", "teleop")
+@fault("joined_episodes", "cheetah", "maze", "cartpole", "texts", "agents", "teleop", "pendulum", "reacher", "leader")
 def episodes_joined(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     """Three pairs of neighbors become single episodes. Weak: the jump is a tenth of the way to the other episode."""
     share = {"weak": 0.3, "medium": 0.7, "strong": 1.0}[strength]

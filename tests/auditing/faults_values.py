@@ -11,6 +11,7 @@ from planting import Plant, Planted, Strength, each_episode, fault
 
 ACTION = ("action",)
 _MOVING = ("cheetah", "maze", "arm", "texts", "agents", "teleop")
+_MORE = (*_MOVING, "hopper", "pendulum", "reacher", "leader")
 _COUNT = {"weak": 1, "medium": 5, "strong": 25}
 
 
@@ -35,7 +36,7 @@ def _everywhere(change: Any) -> Plant:
     return plant
 
 
-@fault("not_finite", "cheetah", "maze", "agents", "teleop")
+@fault("not_finite", "cheetah", "maze", "agents", "teleop", "ant", "patients", "prices")
 @each_episode
 def nan_in_actions(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     actions = episode.array(ACTION)
@@ -43,7 +44,7 @@ def nan_in_actions(episode: clean.Recorded, strength: Strength, rng: np.random.G
     return episode.with_arrays({ACTION: actions})
 
 
-@fault("not_finite", *_MOVING)
+@fault("not_finite", *_MORE)
 @each_episode
 def infinite_states(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     states = episode.array(state_of(episode))
@@ -51,7 +52,7 @@ def infinite_states(episode: clean.Recorded, strength: Strength, rng: np.random.
     return episode.with_arrays({state_of(episode): states})
 
 
-@fault("outliers", *_MOVING, "cartpole")
+@fault("outliers", *_MORE, "cartpole", "building")
 def spikes_in_states(recording: clean.Recording, strength: Strength, rng: np.random.Generator) -> Planted:
     """A single value of an element, 4, 20 or 1,000 times the range of the element away."""
     key = state_of(recording.episodes[0])
@@ -133,7 +134,7 @@ def _wrapped(angles: Any, strength: Strength) -> Any:
     return ((turned + np.pi) % (2 * np.pi) - np.pi).astype(angles.dtype)
 
 
-@fault("stuck_elements", *_MOVING)
+@fault("stuck_elements", *_MORE)
 @each_episode
 def sensor_sticks(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     key = state_of(episode)
@@ -153,7 +154,7 @@ def _stuck(values: Any, strength: Strength, rng: np.random.Generator) -> Any:
     return values
 
 
-@fault("constant_fields", *_MOVING, "cartpole")
+@fault("constant_fields", *_MORE, "cartpole")
 @_everywhere
 def sensor_missing(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     key = state_of(episode)
@@ -162,7 +163,7 @@ def sensor_missing(episode: clean.Recorded, strength: Strength, rng: np.random.G
     return episode.with_arrays({key: states})
 
 
-@fault("constant_fields", *_MOVING, "cartpole")
+@fault("constant_fields", *_MORE, "cartpole")
 @_everywhere
 def actuator_missing(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     actions = episode.array(ACTION)
@@ -170,7 +171,7 @@ def actuator_missing(episode: clean.Recorded, strength: Strength, rng: np.random
     return episode.with_arrays({ACTION: actions})
 
 
-@fault("unit_changes", *_MOVING)
+@fault("unit_changes", *_MOVING, "hopper", "pendulum", "leader", "ant")
 @each_episode
 def states_in_degrees(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     key = state_of(episode)
@@ -270,7 +271,7 @@ def signs_flip(episode: clean.Recorded, strength: Strength, rng: np.random.Gener
 _STAMP = ("timestamp",)
 
 
-@fault("time_gaps", "teleop")
+@fault("time_gaps", "teleop", "leader")
 @each_episode
 def frames_missing(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     """One, three or ten frames in a row are missing."""
@@ -284,7 +285,7 @@ def frames_missing(episode: clean.Recorded, strength: Strength, rng: np.random.G
     )
 
 
-@fault("time_gaps", "teleop")
+@fault("time_gaps", "teleop", "leader")
 @each_episode
 def time_goes_back(episode: clean.Recorded, strength: Strength, rng: np.random.Generator) -> clean.Recorded:
     """A stamp is repeated, two stamps are exchanged, or the clock is set back by a second."""

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import clean
 import numpy as np
 
-from datasets_rl.auditing import Audit, audit, audit_mixture
+from datasets_rl.auditing import Audit, SharedEpisodes, audit, audit_mixture, audit_parts
 
 Strength: TypeAlias = Literal["weak", "medium", "strong"]
 STRENGTHS: tuple[Strength, ...] = ("weak", "medium", "strong")
@@ -39,6 +39,21 @@ class Planted:
     others: tuple[clean.Recording, ...] = ()
     """Further members, if the fault is a fault of a mixture."""
 
+
+CHECKS_OF_IMAGES = frozenset(
+    {
+        "blurred_images",
+        "cameras_swapped",
+        "channels_swapped",
+        "conventions",
+        "dark_or_bright_images",
+        "dropped_frames",
+        "frozen_frames",
+        "images_flipped",
+        "video_lag",
+    }
+)
+"""The checks whose faults need images."""
 
 Plant: TypeAlias = Callable[[clean.Recording, Strength, np.random.Generator], Planted]
 
@@ -99,9 +114,12 @@ class Counts:
 def measure(one: Fault, kind: str, strength: Strength, *, episodes: int = 40, seed: int = 0) -> tuple[int, int, int]:
     """Return the number of planted, of found and of falsely named episodes of a fault in a recording of a kind."""
     rng = np.random.default_rng([zlib.crc32(one.name.encode()), STRENGTHS.index(strength), seed])
-    planted = one.plant(clean.record(kind, episodes, seed), strength, rng)
+    # Images take most of the time.
+    images = one.check in CHECKS_OF_IMAGES or kind not in clean.WITH_IMAGES
+    planted = one.plant(clean.record(kind, episodes, seed, images=images), strength, rng)
     if planted.others:
-        return 1, int(bool(mixture_audited([planted.recording, *planted.others]).findings)), 0
+        compare = audit_parts if one.check == SharedEpisodes.name else audit_mixture
+        return 1, int(bool(mixture_audited([planted.recording, *planted.others], compare).findings)), 0
     found = audited(planted.recording, [one.check])
     named = {episode for finding in found.findings for episode in finding.episodes}
     if not planted.episodes:
@@ -116,13 +134,13 @@ def audited(recording: clean.Recording, checks: list[str] | None = None) -> Audi
         return audit(Path(folder) / "dataset", checks=checks)
 
 
-def mixture_audited(members: Sequence[clean.Recording]) -> Audit:
-    """Return the audit of the conventions of recordings."""
+def mixture_audited(members: Sequence[clean.Recording], compare: Callable[..., Audit] = audit_mixture) -> Audit:
+    """Return the audit of the conventions of recordings, or of the episodes that they share."""
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / f"member{number}" for number in range(len(members))]
         for path, recording in zip(folders, members, strict=True):
             recording.store(path)
-        return audit_mixture(folders)
+        return compare(folders)
 
 
 def cases() -> Iterator[tuple[Fault, str, Strength]]:

@@ -10,6 +10,8 @@ import numpy as np
 import planting
 import pytest
 
+from datasets_rl.auditing import audit_parts
+
 CHECKS = ["duplicate_episodes", "near_duplicates", "repeated_seeds", "shared_splits"]
 FAULTS = planting.load_faults()
 
@@ -94,3 +96,47 @@ def test_the_same_number_in_a_column_of_seeds_is_found() -> None:
     )
     (finding,) = planting.audited(seeded, ["repeated_seeds"]).findings
     assert finding.episodes == (4, 9)
+
+
+def test_two_datasets_name_the_episodes_that_are_in_both() -> None:
+    recording = clean.record("texts")
+    training = replace(recording, episodes=recording.episodes[:30])
+    validation = replace(recording, episodes=(*recording.episodes[30:], recording.episodes[7], recording.episodes[3]))
+    (finding,) = planting.mixture_audited([training, validation], audit_parts).findings
+
+    assert (finding.check, finding.level, finding.evidence["pairs"]) == ("shared_episodes", "proof", [[3, 11], [7, 10]])
+    assert "2 of 12 episodes" in finding.message
+    assert "such as episode 11 of" in finding.message
+    assert str(finding.remedy).startswith("-t drop_episodes:10,11 in ")
+
+
+def test_two_datasets_without_a_common_episode_share_nothing() -> None:
+    recording = clean.record("maze")
+    halves = [replace(recording, episodes=recording.episodes[part]) for part in (slice(20), slice(20, 40))]
+    found = planting.mixture_audited(halves, audit_parts)
+
+    assert (found.findings, found.checked) == ((), ("shared_episodes",))
+
+
+def test_datasets_with_other_fields_are_not_compared() -> None:
+    members = [clean.record("maze", 10), clean.record("texts", 10)]
+    assert planting.mixture_audited(members, audit_parts).skipped == {
+        "shared_episodes": "no two datasets have the same narrow states and actions"
+    }
+
+
+def test_a_field_of_the_steps_names_the_parts_of_a_dataset() -> None:
+    recording = clean.record("maze", 20)
+    marked = [
+        replace(one, steps={**one.steps, ("info", "split"): np.full((len(one), 1), number >= 15, np.int64)})
+        for number, one in enumerate(recording.episodes)
+    ]
+    copy = marked[4].with_arrays({("info", "split"): np.ones((len(marked[4]), 1), np.int64)})
+    (finding,) = planting.audited(replace(recording, episodes=(*marked, copy)), ["shared_splits"]).findings
+
+    assert finding.episodes == (4, 20)
+    assert "info.split is 0 and 1" in finding.message
+
+
+def test_a_walk_over_few_places_that_repeats_is_no_copy() -> None:
+    assert planting.audited(clean.record("frozen_lake"), CHECKS).findings == ()

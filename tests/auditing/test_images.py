@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import clean
 import faults_images
+import peers
 from planting import audited, load_faults
 from stored_data import FLAGS, Trajectory, write_dataset
 from view_data import image_files
@@ -237,3 +238,15 @@ def test_cells_are_means_of_pixels():
     cells = cells_of(grids).reshape(2, 12, 12, 3)
     np.testing.assert_allclose(cells[1, 3, 5], grids[1, 6:8, 10:12].mean(axis=(0, 1)))
     assert cells_of(np.zeros((1, 84, 84, 4))).shape == (1, 12 * 12 * 4)
+
+
+@pytest.mark.slow
+def test_red_is_told_from_blue_where_other_episodes_are_flipped_or_of_another_camera() -> None:
+    faults = ("red_is_blue", "upside_down", "cameras_exchanged")
+    recording, episodes = peers.planted("arm", faults)
+    named = {
+        check: sorted(finding.episodes[0] for finding in audited(recording, [check]).findings)
+        for check in ("channels_swapped", "images_flipped", "cameras_swapped")
+    }
+
+    assert list(named.values()) == [episodes[fault] for fault in faults]

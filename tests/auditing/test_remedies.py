@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import clean
@@ -10,7 +11,7 @@ import pytest
 from planting import audited, load_faults
 from stored_data import trajectory, write_dataset
 
-from datasets_rl import Audit, Finding, Recipe
+from datasets_rl import Audit, Finding, Recipe, audit
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.remedy import (
     Correction,
@@ -22,6 +23,7 @@ from datasets_rl.auditing.remedy import (
     shift,
     split_at,
     unwrap,
+    without_seams,
 )
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.look.steps import StepReader
@@ -62,7 +64,7 @@ def test_steps_of_one_check_that_differ_in_the_episodes_are_one_step_with_the_re
 
 def test_the_order_of_steps_keeps_the_numbers_of_the_source(tmp_path):
     findings = [
-        found("angle_wraps", unwrap("observation", [0], 360)),
+        found("angle_wraps", unwrap("observation", [0], 360, [180])),
         found("terminated", end_by_truncation([2])),
         found("units", scale("observation", 0.5, [1])),
         found("lag", shift("camera", 2, [1])),
@@ -89,10 +91,70 @@ def test_an_episode_that_is_divided_is_not_trimmed_and_the_file_says_so(tmp_path
         found("idle", Correction("trim_steps", ("4/12:",))),
         found("idle", Correction("trim_steps", ("5/12:",))),
     ]
-    text = recipe_of("lab/arm", findings)
+    text = recipe_of("lab/arm", without_seams(findings))
 
     assert [step.get("spans") for step in steps_of(text, tmp_path)] == [None, ["5/12:"]]
-    assert "# idle: it is wrong: episode 4 is divided, audit the result again" in text
+    assert "# idle: it is wrong: episode 4 is divided after another finding" in text
+
+
+def test_an_episode_that_is_divided_is_not_dropped_and_not_divided_there_again():
+    joined, gap, flip, nan = without_seams(
+        [
+            found("joined", Correction("split_episodes", ("4/30",))),
+            found("gap", Correction("split_episodes", ("4/31", "4/60", "5/30"))),
+            found("flip", drop([4])),
+            found("nan", drop([3, 4, 5, 8])),
+        ]
+    )
+
+    assert str(joined.remedy) == "-t split_episodes:4/30"
+    assert str(gap.remedy) == "-t split_episodes:4/60,5/30"
+    assert "episode 4 is divided after another finding" in flip.remedy
+    assert str(nan.remedy) == "-t drop_episodes:3,8"
+    again = without_seams([joined, found("gap", Correction("split_episodes", ("4/31",)))])
+    assert again[1].remedy == "episode 4 is divided there after another finding"
+
+
+def test_a_hint_of_a_seam_keeps_no_surer_finding_from_its_remedy():
+    findings = [found("flip", drop([4])), found("joined", Correction("split_episodes", ("4/30",)), level="hint")]
+
+    assert without_seams(findings) == findings
+
+    same = [replace(finding, rows=rows) for finding, rows in zip(findings, [((80, 81),), ((79, 81),)], strict=True)]
+    assert "episode 4 is divided" in without_seams(same)[0].remedy
+
+
+@pytest.mark.parametrize("strength", ["medium", "strong"])
+def test_episodes_that_are_joined_are_divided_whatever_else_their_seam_looks_like(strength):
+    recording = clean.record("teleop", 40, 1, images=False)
+    joined = load_faults()["episodes_joined"].plant(recording, strength, np.random.default_rng(1))
+    findings = audited(joined.recording).findings
+    named = {number for finding in findings for number in finding.episodes if finding.check != "joined_episodes"}
+    sure = [finding for finding in findings if finding.level != "hint"]
+    divided = {str(place) for one in sure for place in getattr(one.remedy, "places", ()) if "/" in str(place)}
+
+    assert named & joined.episodes
+    assert {int(place.split("/")[0]) for place in divided} == joined.episodes
+    assert not [one for one in sure if set(one.episodes) & joined.episodes and "drop" in str(one.remedy)]
+
+
+def test_a_step_that_drops_more_than_half_of_the_episodes_is_a_comment():
+    findings = (found("normalized", drop(range(6))), found("twice", drop(range(5))))
+    text = Audit("lab/arm", 100, 10, findings, ("normalized", "twice"), {}).remedies()
+
+    assert "# normalized: it is wrong: -t drop_episodes:0:6 drops 6 of 10 episodes" in text
+    assert 'numbers = ["0:5"]' in text
+
+
+def test_actions_outside_the_space_are_clipped_by_the_recipe(tmp_path):
+    planted = load_faults()["actions_too_large"].plant(clean.record("maze", 16, 5), "strong", np.random.default_rng(1))
+    planted.recording.store(tmp_path / "maze")
+    report = audit(tmp_path / "maze", checks=["actions_outside_space"])
+    (tmp_path / "r.toml").write_text(report.remedies())
+    preprocess(tmp_path / "maze", Recipe.of(str(tmp_path / "r.toml")), out=tmp_path / "out")
+
+    assert set(report.findings[0].episodes) == planted.episodes
+    assert not audit(tmp_path / "out", checks=["actions_outside_space"]).findings
 
 
 def test_a_remedy_in_words_is_a_comment_and_any_message_can_be_read_again(tmp_path):

@@ -8,9 +8,8 @@ from datasets_rl import TensorDictReplayBuffer
 from datasets_rl.transforms import WindowTransform
 
 SIZE, WINDOW = 64, 16
-LIMITS = {"lerobot": 10, "robomimic": 5}
-"""Largest ratio to a batch of the same windows. Half of the time is that of the list of dicts which the loader of torch
-collates: LeRobot itself takes 130 times as long as we do, and robomimic, with its cache of the numbers, 3 times."""
+LIMITS = {"lerobot": 5, "robomimic": 1.5}
+"""Largest ratio to a batch of the same windows. The items of LeRobot have counters, flags and texts beside the windows."""
 
 
 def items_of(dataset, project):

@@ -87,6 +87,19 @@ def test_an_epoch_of_200_million_steps_starts_at_once(many_steps, kind, expect_e
     )
 
 
+def test_an_epoch_of_slices_of_2_million_episodes_starts_at_once(tmp_path, size, expect_exactly):
+    """In seconds of the processor, because other programs run, with the episodes, which the first batch reads."""
+    sparse_dataset(tmp_path, size(full=2_000_000, small=20), 100)
+    took = []
+    for _ in range(5):
+        dataset, sampler = load(tmp_path, batch_size=BATCH), SliceSamplerWithoutReplacement(slice_len=8)
+        start = time.process_time()
+        sampler.sample(dataset.storage, BATCH)
+        took.append(time.process_time() - start)
+
+    expect_exactly("ms to the first rows of an epoch of slices of 2 million episodes", 1e3 * min(took), at_most=50)
+
+
 @pytest.mark.parametrize("steps", [1_000_000, 200_000_000])
 def test_rows_of_an_epoch_cost_little_more_than_any_rows(many_steps, steps, compare, expect):
     storage = load(many_steps).storage

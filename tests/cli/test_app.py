@@ -357,7 +357,7 @@ def test_a_single_failed_item_gives_its_own_code(rlds, monkeypatch):
 def test_help_of_the_exit_codes_lists_them(rlds):
     codes = [int(line.split("\t")[0]) for line in rlds("help", "exit-codes").out.splitlines()]
 
-    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 130]
+    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 130]
     assert json.loads(rlds("help", "exit-codes", "--json").out)["exit_codes"][3]["code"] == 3
 
 

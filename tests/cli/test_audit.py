@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,21 @@ def test_a_finding_names_the_fault_the_episode_and_the_step_that_corrects_it(rld
     assert any(line.startswith("  proof: not_finite: action has 1 ") for line in out)
     assert "    remedy: -t drop_episodes:1" in out
     assert "    remedy: -t drop_episodes:7" in out
+
+
+def test_what_the_length_of_episodes_has_to_do_with_what_is_named_is_a_line(rlds, broken):
+    checks = ["--checks", "not_finite,duplicate_episodes"]
+    lines = [line for line in rlds("audit", broken, *checks).out.splitlines() if line.startswith("  length: ")]
+    (found,) = rlds("audit", broken, *checks, "--json").json["datasets"]
+    of_nan, of_copies = sorted(found["lengths"], key=lambda one: one["check"], reverse=True)
+
+    assert [line.split(":")[1].strip() for line in lines] == ["not_finite, action", "duplicate_episodes"]
+    assert lines[0].endswith("1 of 1 named episodes stand out")
+    assert (of_nan["named"], of_nan["standing"], of_nan["scored"]) == (1, 1, True)
+    assert (of_copies["named"], of_copies["standing"], of_copies["scored"]) == (2, None, False)
+    assert any(
+        line.startswith("* duplicate_episodes: ") for line in rlds("audit", broken, "--markdown").out.splitlines()
+    )
 
 
 def test_the_json_document_has_the_findings_with_evidence_and_steps(rlds, broken):
@@ -94,11 +110,12 @@ def test_a_hint_does_not_fail_an_audit_for_strong_findings(rlds, tmp_path):
 def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
     document = rlds("audit", "--list", "--json").json["checks"]
 
-    assert [one["name"] for one in document] == [*CHECKS, "conventions"]
+    assert [one["name"] for one in document] == [*CHECKS, "conventions", "shared_episodes"]
     assert all(
         one["rule"].endswith(".") and one["why"].endswith(".") and one["limits"].endswith(".") for one in document
     )
-    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions"]
+    assert {one["training"] for one in document} == {"better", "not shown to help"}
+    assert rlds("audit", "--list", "--quiet").out.split() == [*CHECKS, "conventions", "shared_episodes"]
 
 
 @pytest.mark.usefixtures("stored")
@@ -139,6 +156,24 @@ def test_a_derived_dataset_is_audited_under_its_own_id_and_numbers(rlds):
     assert (found["id"], found["episodes"]) == (f"{DEMO}@ten", 10)
 
 
+def words_of(line):
+    """The words after rlds of a command in a note."""
+    return shlex.split(line.partition("rlds ")[2].partition(" writes ")[0])
+
+
+@pytest.mark.usefixtures("broken")
+def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    only = ["--checks", "not_finite,duplicate_episodes"]
+    first = rlds("audit", "broken", *only).err
+    second = rlds(*words_of(first), *only).err
+
+    assert rlds(*words_of(second)).code == 0
+    assert Manifest.read(tmp_path / "corrected").episodes == 8
+    assert audit(tmp_path / "corrected", checks=["not_finite", "duplicate_episodes"]).findings == ()
+    assert rlds("audit", "corrected", *only).err == ""
+
+
 def test_the_remedies_are_a_recipe_that_corrects_the_dataset_and_keeps_the_reasons(rlds, broken, tmp_path):
     file = tmp_path / "corrected.toml"
     ran = rlds("audit", broken, "--remedies", file, "--checks", "not_finite,duplicate_episodes")
@@ -151,7 +186,7 @@ def test_the_remedies_are_a_recipe_that_corrects_the_dataset_and_keeps_the_reaso
 
     assert Manifest.read(made).episodes == 8
     reasons = [step["reason"] for step in Manifest.read(made).history[-1]["recipe"]["steps"]]
-    assert reasons[0].startswith("not_finite: action has 1 values")
+    assert reasons[0].startswith("not_finite: action has 1 value that is NaN")
     assert audit(made, checks=["not_finite", "duplicate_episodes"]).findings == ()
 
 

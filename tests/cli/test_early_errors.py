@@ -41,6 +41,7 @@ UNKNOWN = {
         ("doctor", [], []),
         ("download", [], []),
         ("export", [], ["--to", "hdf5"]),
+        ("identify", [], []),
         ("info", [], []),
         ("mix", ["demo/pendulum"], []),
         ("path", [], []),

@@ -164,3 +164,14 @@ def test_a_share_after_an_id_is_refused_with_the_command_that_is_meant(rlds):
     assert "rlds: demo/pendulum:0.8, demo/pendulum:.2 have shares in them" in ran.err
     assert "rlds mix demo/pendulum demo/pendulum --weights 0.8,.2" in ran.err
     assert rlds("mix", "demo/pendulum", "demo/pendulum", "--weights", "0.8,.2").code == 0
+
+
+def test_episodes_that_members_have_in_common_are_counted(rlds, stored):
+    del stored
+    assert rlds("preprocess", "demo/pendulum", "-t", "keep_episodes:0:12", "--as", "few").code == 0
+    ran = rlds("mix", "demo/pendulum", "demo/pendulum@few", "--json")
+    assert ran.json["shared"] == [{"datasets": ["demo/pendulum", "demo/pendulum@few"], "episodes": 12}]
+    assert (
+        "demo/pendulum and demo/pendulum@few have 12 episodes in common"
+        in rlds("mix", "demo/pendulum", "demo/pendulum@few").err
+    )

@@ -179,7 +179,7 @@ def test_rlpd_and_qc_index_the_arrays(load):
 
 
 def test_the_imports_for_torchrl_take_the_arguments_of_its_programs():
-    (imports,) = lines("TorchRL")
+    imports, _ = lines("TorchRL")
     names = {}
     exec(imports, names)
     given = {"split_trajs": False, "batch_size": 64, "prefetch": 4, "direct_download": True}
@@ -192,3 +192,23 @@ def test_the_imports_for_torchrl_take_the_arguments_of_its_programs():
     buffer.append_transform(datasets_rl.transforms.DoubleToFloat())
     buffer.append_transform(lambda batch: batch.to("cpu"))
     assert buffer.sample()["observation"].shape == (64, 3)
+
+
+def test_decision_transformer_of_torchrl_gets_a_copy_of_the_whole_episodes():
+    _, changed = lines("TorchRL")
+    imports, in_keys, copied = (line.strip() for line in changed.strip().splitlines())
+    names = {
+        "TensorDictReplayBuffer": datasets_rl.TensorDictReplayBuffer,
+        "TensorStorage": datasets_rl.TensorStorage,
+        "r2g": datasets_rl.transforms.Reward2GoTransform,
+        "data_memmap": datasets_rl.load("demo/pendulum", split_trajs=True)[:],
+        "rb_cfg": SimpleNamespace(batch_size=4),
+    }
+
+    exec(imports, names)
+    exec(f"data_memmap = r2g({in_keys} out_keys=[('next', 'return_to_go'), 'return_to_go']).inv(data_memmap)", names)
+    exec(copied, names)
+
+    batch = names["data"].sample()
+    assert torch.equal(batch["return_to_go"], batch["next", "return_to_go"])
+    assert torch.equal(batch["return_to_go"][:, -1], batch["next", "reward"][:, -1])

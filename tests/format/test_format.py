@@ -95,7 +95,13 @@ def test_the_bytes_equal_those_computed_by_hand(tmp_path):
     )
     assert body(tmp_path / "final.npy") == final.pack(3) + final.pack(0)
     assert body(tmp_path / "episodes.npy") == table.pack(0, 2, 0.75, 0, True) + table.pack(2, 1, -1, 1, False)
-    names = ["episodes.npy", "final.npy", "rows.npy"]  # each file is shorter than a range
+    names = [
+        "episodes.npy",
+        "final.npy",
+        "fingerprints.npy",
+        "rows.npy",
+        "sketches.npy",
+    ]  # each file is shorter than a range
     digests = [hashlib.sha256((tmp_path / name).read_bytes()).digest() for name in names]
     assert body(tmp_path / "digests.npy") == b"".join(digests)
     assert {path.name for path in tmp_path.iterdir()} == {*names, "digests.npy"}

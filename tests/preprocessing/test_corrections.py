@@ -158,6 +158,20 @@ def test_an_angle_grows_past_a_turn_instead_of_jumping():
     assert fixed[:, 0].tolist() == [170, 178, 186, 194, 202, 210]
 
 
+def test_the_first_angle_of_each_episode_is_moved_within_half_a_turn_of_an_angle():
+    block = block_of([(3, True, True), (3, True, True)])
+    block.states["joint",] = np.float32([[170], [178], [-174], [-178], [174], [170]])
+    block.final_states["joint",] = np.float32([[-166], [166]])
+    fixed = episodes_of(applied(block, "fix_wraps:0,key=joint,turn=360,around=[180]"), ("joint",))
+
+    assert [one[:, 0].tolist() for one in fixed] == [[170, 178, 186, 194], [182, 174, 170, 166]]
+
+
+def test_an_angle_is_given_for_each_element_or_for_none():
+    with pytest.raises(InvalidArgumentError, match="around has 1 angles, expected an angle for each of 2 elements"):
+        make_step("fix_wraps", (), {"elements": [0, 2], "around": [1.0]})
+
+
 def test_terminated_episodes_become_truncated_and_are_not_both():
     block = block_of(FIVE)
     fixed = applied(block, "fix_ends:0,1")
@@ -232,7 +246,7 @@ def test_a_field_that_is_missing_is_named(name):
         scale("observation", 180 / np.pi, [1, 2, 3]),
         Correction("split_episodes", ("4/31", "7/2")),
         Correction("trim_steps", ("4/12:", "7/:80")),
-        Correction("fix_wraps", (0, 2), {"key": "observation", "turn": 6.283185307179586}),
+        Correction("fix_wraps", (0, 2), {"key": "observation", "turn": 6.283185307179586, "around": [3.14, 0.0]}),
         Correction("fix_signs", (), {"first": 3, "key": "pose"}),
         Correction("fix_ends"),
     ],

@@ -51,6 +51,11 @@ def slices(batch):
     ]
 
 
+def order_of(buffer):
+    """Return the first steps of the slices of an epoch."""
+    return [one[0] for batch in buffer for one in slices(batch)]
+
+
 def starts_of(sampler, data, *, batch_size, batches):
     """Return the number of draws of each slice."""
     buffer = ring(data, sampler=sampler, batch_size=batch_size)
@@ -301,6 +306,21 @@ class TestEpochs:
                 for piece in one
             ]
             assert sorted(homes) == [0, 1, 2, 4]
+
+    @pytest.mark.parametrize("length", [1, 4], ids=["every episode has a slice", "three episodes do"])
+    def test_a_computed_order_draws_each_episode_once_and_continues(self, monkeypatch, length):
+        monkeypatch.setattr("datasets_rl.samplers.slices_without_replacement.LISTED_MAX", 2)
+        sampler, restored = (SliceSamplerWithoutReplacement(slice_len=length, generator=seeded()) for _ in range(2))
+        buffer, other = (ring(steps(), sampler=one, batch_size=length) for one in (sampler, restored))
+        drawn = slices(buffer.sample())
+        restored.load_state_dict(sampler.state_dict())
+
+        rest = [one for batch in buffer for one in slices(batch)]
+
+        assert [one for batch in other for one in slices(batch)] == rest
+        homes = [next(n for n, steps in enumerate(EPISODES) if one[0] in steps) for one in drawn + rest]
+        assert sorted(homes) == [n for n, steps in enumerate(EPISODES) if len(steps) >= length]
+        assert len({tuple(homes), *(tuple(order_of(buffer)) for _ in range(8))}) > 2
 
     def test_whole_episodes_are_shuffled_and_their_steps_are_in_order(self):
         sampler = SliceSamplerWithoutReplacement(slice_len=7, strict_length=False, generator=seeded())

@@ -93,6 +93,15 @@ class TestSlices:
         sizes = [slices.length] * slices.total if lengths is None else lengths.tolist()
         return [[rows.pop(0) for _ in range(size)] for size in sizes]
 
+    @pytest.mark.parametrize("options", [{}, {"before": 2}, {"after": 1}, {"short": True, "before": 1, "after": 2}])
+    def test_a_slice_has_a_number_within_its_trajectory(self, back_to_back, options):
+        slices = back_to_back.slices(3, **options)
+        owners = np.repeat(np.arange(len(back_to_back)), slices.counts)
+        numbers = np.concatenate([np.arange(count) for count in slices.counts])
+
+        for found, expected in zip(slices.of(owners, numbers), slices.at(np.arange(slices.total)), strict=True):
+            assert (found is None and expected is None) or found.tolist() == expected.tolist()
+
     def test_every_slice_has_a_number(self, back_to_back):
         assert self.all(back_to_back.slices(3)) == [[0, 1, 2], [1, 2, 3], [6, 7, 8]]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from stored_data import trajectory, write_dataset
-from tensordict import TensorDict
+from tensordict import TensorDict, tensorclass
 
-from datasets_rl import GoalSampler, load
+from datasets_rl import GoalSampler, LazyTensorStorage, load
 from datasets_rl.ted import unchecked
 from datasets_rl.transforms import MultiStepTransform
 
@@ -65,8 +65,47 @@ def test_batches_are_the_same_without_the_private_names(tmp_path, monkeypatch):
         assert (batch == other).all()
 
 
+@tensorclass
+class _Step:
+    observation: torch.Tensor
+    label: torch.Tensor
+
+
+@pytest.mark.usefixtures("names")
+@pytest.mark.parametrize("kind", [_Step, TensorDict])
+def test_a_storage_returns_what_was_written(kind):
+    leaves = {"observation": torch.arange(12.0).view(4, 3), "label": torch.arange(4)}
+    steps = TensorDict(leaves, [4], names=["time"])
+    storage = LazyTensorStorage(4)
+    storage.set(range(4), steps if kind is TensorDict else kind.from_tensordict(steps))
+
+    batch = storage.get(torch.tensor([2, 0]))
+
+    assert type(batch) is kind
+    assert batch.batch_size == torch.Size([2])
+    assert batch.names == ["time"]
+    assert {name: batch.get(name).tolist() for name in leaves} == {
+        name: leaf[[2, 0]].tolist() for name, leaf in leaves.items()
+    }
+
+
+def _renamed(monkeypatch, name):
+    """Let TensorDict keep an attribute under another name, as another version may."""
+    monkeypatch.setattr(TensorDict, name, property(lambda self: getattr(self, name + "_2")), raising=False)
+
+
 def test_a_version_with_other_private_names_is_noticed(monkeypatch):
-    monkeypatch.setattr(TensorDict, "_new_unsafe", lambda **_: {"a": 1})
-    assert not unchecked._is_known()
-    monkeypatch.delattr(TensorDict, "_new_unsafe")
-    assert not unchecked._is_known()
+    init = TensorDict.__init__
+
+    def init_with_more(self, *arguments, **options):
+        init(self, *arguments, **options)
+        self._more = None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TensorDict, "__init__", init_with_more)
+        assert not unchecked._is_known()
+    for name in ("_tensordict", "_batch_size", "_device", "_td_dim_names", "_is_locked"):
+        with monkeypatch.context() as patch:
+            _renamed(patch, name)
+            assert not unchecked._is_known(), name
+    assert unchecked._is_known()

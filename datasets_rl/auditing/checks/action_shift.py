@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datasets_rl.auditing.alignment import LAGS, MANY, REACH, Alignment, Shift
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -27,8 +30,8 @@ class ActionShift(Check):
     why = "The policy learns to act on a state that is already past, or that is not yet known."
     limits = (
         "A robot that follows an action a step later looks like this, too. Observations that are stored a step early cannot be told apart "
-        "from actions that are stored a step late. Actions that the state before the step determines show nothing. A shift in half of an "
-        f"episode that fits less than {_CLEARLY:g} times as well is a hint."
+        "from actions that are stored a step late. Actions that the state before the step determines, or that the states do not show, are not looked at. A shift in half of an "
+        f"episode by {REACH} steps, or that fits less than {_CLEARLY:g} times as well, is a hint."
     )
     merges = {"errors": "sum", "steps": "sum"}
 
@@ -36,7 +39,7 @@ class ActionShift(Check):
         if not data.states or not data.actions:
             return "the dataset has no narrow states and actions"
         if not data.model(Dynamics).elements or not data.model(Alignment, False).usable:
-            return "too few steps in which the states move"
+            return "too few steps in which the states move, or the states do not show the actions"
         return [()]
 
     def measure(self, block: Block, key: Key) -> Measures:
@@ -48,6 +51,9 @@ class ActionShift(Check):
         name = ", ".join(data.field(one).name for one in data.actions)
         yield from whole_dataset(self.name, fitted, name)
         yield from single_episodes(self.name, data, fitted.shifted(measures["errors"], measures["steps"]), name)
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return data.model(Alignment, False).scores(measures["errors"], measures["steps"])
 
 
 def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]:
@@ -74,7 +80,11 @@ def single_episodes(
 ) -> Iterator[Finding]:
     """Yield a finding for each episode whose values are shifted against those of the other episodes."""
     if len(found) > MANY * len(data.episodes):
-        yield _many(check, len(data.episodes), found, name)
+        lags = [one.lag for one in found]
+        lag = max(set(lags), key=lags.count)
+        # Episodes that fit at many distances fit at none.
+        if lags.count(lag) > MANY * len(data.episodes):
+            yield _many(check, len(data.episodes), [one for one in found if one.lag == lag], name)
         return
     for one in found:
         rows = data.episodes.rows(one.episode)
@@ -82,8 +92,8 @@ def single_episodes(
         place = ((rows.start, rows.stop), (rows.start, half), (half, rows.stop))[one.part]
         yield Finding(
             check,
-            # A half of an episode has few steps.
-            ("hint" if one.times < _CLEARLY else of_halves) if one.part else "strong",
+            # A half of an episode has few steps, and a drift fits best at the furthest lag.
+            ("hint" if one.times < _CLEARLY or abs(one.lag) >= REACH else of_halves) if one.part else "strong",
             f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
             f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
             "episodes",
@@ -96,9 +106,7 @@ def single_episodes(
 
 
 def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Finding:
-    lags = [one.lag for one in found]
-    lag = max(set(lags), key=lags.count)
-    named = tuple(one.episode for one in found if one.lag == lag)
+    lag, named = found[0].lag, tuple(one.episode for one in found)
     return Finding(
         check,
         "strong" if lag > 0 else "hint",
@@ -106,7 +114,7 @@ def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Findi
         "episodes: at this distance the states fit better than without",
         episodes=named,
         evidence={"steps": lag, "episodes": len(named)},
-        remedy=shift(name, lag, [one.episode for one in found if one.lag == lag and not one.part] or named),
+        remedy=shift(name, lag, [one.episode for one in found if not one.part] or named),
         key=name,
     )
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
+from datasets_rl.auditing.remedy import clip
 from datasets_rl.ted.keys import Key
 
 
@@ -47,16 +48,19 @@ class ActionsOutsideSpace(Check):
         yield Finding(
             self.name,
             "proof",
-            f"{name} is outside the stated space in {int(measures['values'].sum()):,} values of {len(found):,} episodes, by up to "
-            f"{measures['furthest'].max():g}, such as in row {rows[0]:,}",
+            f"{name} is outside the stated space in {counted(int(measures['values'].sum()), 'value')} of {counted(len(found), 'episode')}, by up to "
+            f"{measures['furthest'].max():g}, first in row {rows[0]:,}: the environment may have clipped the action, or the space is another",
             episodes=tuple(found.tolist()),
             rows=tuple((row, row + 1) for row in rows),
             evidence={"values": int(measures["values"].sum()), "furthest": float(measures["furthest"].max())},
-            remedy=f"-t clip:low={low[0]:g},high={high[0]:g},in_keys=[{name}]"
+            remedy=clip(name, float(low[0]), float(high[0]))
             if same
-            else "state the space that was used, or drop the episodes",
+            else "store the dataset with the space that was used, or drop the episodes",
             key=name,
         )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["furthest"].astype(np.float64)
 
 
 def _bounds(data: Data, key: Key) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

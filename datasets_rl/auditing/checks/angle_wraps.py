@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import unwrap
 from datasets_rl.ted.keys import Key
 
@@ -33,27 +33,28 @@ class AngleWraps(Check):
         return keys or "no element has the range of an angle"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        wraps = np.zeros(len(block), np.bool_)
-        for element, turn in _angles(block.data, key):
+        angles = _angles(block.data, key)
+        wraps = np.zeros((len(block), len(angles)), np.bool_)
+        for number, (element, turn) in enumerate(angles):
             change = np.abs(block.after(key)[:, element].astype(np.float64) - block.now(key)[:, element])
-            wraps |= (np.abs(change - turn) < _NEAR * turn) & block.has_after
-        return {
-            "wraps": block.sums(wraps),
-            "row": block.maxima(np.where(wraps, np.arange(block.start, block.stop), -1)),
-        }
+            wraps[:, number] = (np.abs(change - turn) < _NEAR * turn) & block.has_after
+        rows = np.where(wraps.any(axis=1), np.arange(block.start, block.stop), -1)
+        return {"wraps": block.sums(wraps), "row": block.maxima(rows)}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
-        found = np.flatnonzero(measures["wraps"])
+        found = np.flatnonzero(measures["wraps"].any(axis=1))
         if not len(found):
             return
         name = data.field(key).name
-        angles = _angles(data, key)
+        # An element that has the range of an angle, and never jumps, is left as it is.
+        jumps = measures["wraps"].any(axis=0)
+        angles = [angle for number, angle in enumerate(_angles(data, key)) if jumps[number]]
         elements = [data.element(key, element) for element, _ in angles]
         rows = measures["row"][found].tolist()
         yield Finding(
             self.name,
             "strong",
-            f"{' or '.join(elements[:4])} jumps by a full turn in {int(measures['wraps'].sum()):,} steps of {len(found):,} episodes, such as "
+            f"{' or '.join(elements[:4])} jumps by a full turn in {counted(int(measures['wraps'].sum()), 'step')} of {counted(len(found), 'episode')}, first "
             f"after row {rows[0]:,} of episode {int(found[0]):,}",
             episodes=tuple(found.tolist()),
             rows=tuple((row, row + 2) for row in rows),
@@ -61,11 +62,21 @@ class AngleWraps(Check):
                 "steps": int(measures["wraps"].sum()),
                 "elements": [element for element, _ in angles],
             },
-            remedy=unwrap(name, [one for one, _ in angles], angles[0][1])
+            remedy=unwrap(name, [one for one, _ in angles], angles[0][1], [_mean(data, key, *one) for one in angles])
             if len({turn for _, turn in angles}) == 1
-            else "unwrap the radians and the degrees by a step fix_wraps each",
+            else "unwrap the elements in radians and those in degrees by a step fix_wraps each",
             key=name,
         )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        wraps: NDArray[np.float64] = measures["wraps"].sum(axis=1).astype(np.float64)
+        return wraps
+
+
+def _mean(data: Data, key: Key, element: int, turn: float) -> float:
+    """Return the mean direction of an angle, from 0 to a turn."""
+    phases = 2 * np.pi / turn * data.sample(key).now[:, element]
+    return float(np.angle(np.exp(1j * phases[np.isfinite(phases)]).sum()) % (2 * np.pi) * turn / (2 * np.pi))
 
 
 def _angles(data: Data, key: Key) -> list[tuple[int, float]]:

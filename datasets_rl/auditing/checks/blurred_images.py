@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -34,8 +35,7 @@ class BlurredImages(Check):
         return data.images or "the dataset has no images"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        contrast = np.abs(block.grids(key, shift=1) - block.grids(key)).mean(axis=(1, 2, 3))
-        return {"contrast": block.sums(contrast), "steps": block.sums(np.ones(len(block)))}
+        return {"contrast": block.sums(block.pixels(key).contrast), "steps": block.sums(np.ones(len(block)))}
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         contrast = np.log(np.maximum(measures["contrast"] / measures["steps"], 1e-3))
@@ -54,3 +54,6 @@ class BlurredImages(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return -np.asarray(measures["contrast"] / measures["steps"], np.float64)

@@ -13,18 +13,18 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
-from datasets_rl.auditing.scenes import FEWEST_EPISODES, SHARE, VOTES
+from datasets_rl.auditing.scenes import FEWEST_EPISODES, SHARE, VOTES, likeness
 from datasets_rl.ted.keys import Key
 
 _LEAST = 8.0
-_TIMES = 0.7
+TIMES = 0.7
 
 
 class CamerasSwapped(Check):
     name = "cameras_swapped"
     rule = (
         f"In {SHARE:.0%} of the steps of an episode, the image of each of two cameras is closer to the usual image of the other camera "
-        f"than {_TIMES:g} times the distance from its own. The usual images differ by more than {_LEAST:g} of 255."
+        f"than {TIMES:g} times the distance from its own. The usual images differ by more than {_LEAST:g} of 255."
     )
     why = "A policy takes the view of a wrist for the view of a table."
     limits = f"Cameras of different shapes are not compared. Fewer than {FEWEST_EPISODES} episodes show nothing."
@@ -36,13 +36,13 @@ class CamerasSwapped(Check):
         return data.images if len(data.images) > 1 else "the dataset has fewer than two cameras"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        images, usual = block.grids(key), block.data.usual_image(key)
-        own = _distances(images, usual)
-        swapped = np.zeros((len(block), len(block.data.images)), np.bool_)
-        for number, other in enumerate(block.data.images):
+        distances, cameras = likeness(block, key).distances, block.data.images
+        swapped = distances < TIMES * distances[:, [cameras.index(key)]]
+        own = block.data.usual_image(key)
+        for number, other in enumerate(cameras):
             image = block.data.usual_image(other)
-            if other != key and image.shape == usual.shape and _distances(image[None], usual)[0] > _LEAST:
-                swapped[:, number] = _distances(images, image) < _TIMES * own
+            if image.shape == own.shape and np.sqrt(((image - own) ** 2).mean()) <= _LEAST:
+                swapped[:, number] = False
         return {"votes": block.sums(swapped), "steps": block.sums(np.ones(len(block), np.int64))}
 
     def conclude(self, data: Data, measured: Mapping[Key, Measures]) -> Iterator[Finding]:
@@ -67,8 +67,6 @@ class CamerasSwapped(Check):
                     key=names[0],
                 )
 
-
-def _distances(images: NDArray[np.float32], usual: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the root mean square difference of images [N, h, w, c] from an image [h, w, c], [N]."""
-    found: NDArray[np.float32] = np.sqrt(((images - usual) ** 2).mean(axis=(1, 2, 3)))
-    return found
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        share: NDArray[np.float64] = measures["votes"].max(axis=1) / np.maximum(measures["steps"], 1)
+        return share

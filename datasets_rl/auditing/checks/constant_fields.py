@@ -41,8 +41,9 @@ class ConstantFields(Check):
         yield Finding(
             self.name,
             "hint",
-            f"{names}{more} never change{'s' * (len(constant) == 1)}: {', '.join(f'{one:g}' for one in low[constant[:_NAMED]])}",
+            f"{names}{more} never change{'s' * (len(constant) == 1)}, and {'is' if len(constant) == 1 else 'are'} always "
+            f"{', '.join(f'{one:g}' for one in low[constant[:_NAMED]])}: a sensor or a motor may not have been recorded",
             evidence={"elements": constant.tolist(), "values": low[constant].tolist()},
-            remedy="leave the elements out, or check that the sensor was recorded",
+            remedy="leave the elements out of the training, or record them",
             key=data.field(key).name,
         )

@@ -21,6 +21,8 @@ class ConstantRewards(Check):
     def targets(self, data: Data) -> Sequence[Key] | str:
         if len(data) < 2:
             return "the dataset has a single step"
+        if data.has_no_rewards:
+            return "the upstream has no rewards: the conversion set all rewards to 0"
         return data.rewards or "the rewards are not narrow numbers"
 
     def measure(self, block: Block, key: Key) -> Measures:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
-from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.data import BRIGHT, DARK, Data
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
-_DARK, _BRIGHT = 8.0, 250.0
 _SHARE = 0.6
 _USUAL = 0.05
 
@@ -21,7 +21,7 @@ _USUAL = 0.05
 class DarkOrBrightImages(Check):
     name = "dark_or_bright_images"
     rule = (
-        f"Of the pixels of an image, more than {_SHARE:.0%} are below {_DARK:g}, or above {_BRIGHT:g}, of 255, which holds for at "
+        f"Of the pixels of an image, more than {_SHARE:.0%} are below {DARK}, or above {BRIGHT}, of 255, which holds for at "
         f"most {_USUAL:.0%} of all images of the camera."
     )
     why = "A covered or blinded camera shows the policy nothing to act on."
@@ -32,9 +32,7 @@ class DarkOrBrightImages(Check):
         return data.images or "the dataset has no images"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        grids = block.grids(key)
-        dark = (grids < _DARK).mean(axis=(1, 2, 3)) > _SHARE
-        bright = (grids > _BRIGHT).mean(axis=(1, 2, 3)) > _SHARE
+        dark, bright = block.pixels(key).dark > _SHARE, block.pixels(key).bright > _SHARE
         rows = np.arange(block.start, block.stop)
         return {
             "dark": block.sums(dark),
@@ -55,11 +53,14 @@ class DarkOrBrightImages(Check):
                 yield Finding(
                     self.name,
                     "strong",
-                    f"{int(counts[episode]):,} images of {name} in episode {episode:,} are {word}, between the rows {first:,} and "
-                    f"{stop - 1:,}",
+                    f"{counted(int(counts[episode]), 'image')} of {name} in episode {episode:,} {'is' if counts[episode] == 1 else 'are'} {word}, "
+                    f"between the rows {first:,} and {stop - 1:,}: the camera may have been {'covered' if kind == 'dark' else 'blinded'}",
                     episodes=(episode,),
                     rows=((first, stop),),
                     evidence={"images": int(counts[episode]), "kind": word},
                     remedy=drop([episode]),
                     key=name,
                 )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return np.maximum(measures["dark"], measures["bright"]).astype(np.float64)

@@ -16,11 +16,15 @@ from datasets_rl.format.split_mix import GOLDEN, mix_bits
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 5
+_FEWEST_OF_INTEGERS = 50
 
 
 class DuplicateEpisodes(Check):
     name = "duplicate_episodes"
-    rule = f"Two episodes of at least {_FEWEST} steps have the same states and actions in every step, and the actions change."
+    rule = (
+        f"Two episodes of at least {_FEWEST} steps, or {_FEWEST_OF_INTEGERS} steps if all numbers are integers, have the same states and actions in "
+        "every step, and the actions change."
+    )
     why = "A copy counts twice in training. A copy in the validation part makes the validation loss too small."
     limits = (
         "Copies with another cast, codec, scale or length are near copies. Deterministic seeds make equal episodes."
@@ -48,13 +52,13 @@ class DuplicateEpisodes(Check):
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         lengths = data.episodes.lengths
-        fit = np.flatnonzero((lengths >= _FEWEST) & (measures["change"] >= _FEWEST - 1))
+        fit = long_enough(data, measures)
         pairs = np.stack([measures["hash"][fit], lengths[fit].astype(np.uint64)])
         _, groups, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
         groups = groups.reshape(-1)
         for group in np.flatnonzero(counts > 1).tolist():
             first, *others = fit[groups == group].tolist()
-            copies = [other for other in others if self._equal(data, first, other)]
+            copies = [other for other in others if self.are_equal(data, first, data, other)]
             if copies:
                 yield Finding(
                     self.name,
@@ -66,16 +70,30 @@ class DuplicateEpisodes(Check):
                     remedy=drop(copies),
                 )
 
-    def _equal(self, data: Data, first: int, second: int) -> bool:
-        table = data.episodes
+    def are_equal(self, data: Data, first: int, others: Data, second: int) -> bool:
+        """Return whether an episode has the same states and actions as an episode of the same, or of another dataset."""
+        one, two = data.episodes.rows(first), others.episodes.rows(second)
         for key in self._keys(data):
-            one, two = (data.steps.read(key, rows.start, rows.stop) for rows in (table.rows(first), table.rows(second)))
-            if not np.array_equal(one.view(np.uint8), two.view(np.uint8)):
+            values, copied = data.steps.read(key, one.start, one.stop), others.steps.read(key, two.start, two.stop)
+            if not np.array_equal(values.view(np.uint8), copied.view(np.uint8)):
                 return False
         return True
 
+    def fields(self, data: Data) -> tuple[str, ...]:
+        """Return the names, types and shapes of the states and actions. Episodes of datasets with the same ones can be equal."""
+        fields = [data.field(key) for key in self._keys(data)]
+        return tuple(f"{field.name} {field.dtype.str} {list(field.shape)}" for field in fields)
+
     def _keys(self, data: Data) -> list[Key]:
-        return [*data.states, *data.actions]
+        return sorted([*data.states, *data.actions])
+
+
+def long_enough(data: Data, measures: Measures) -> NDArray[np.int64]:
+    """Return the episodes that hardly are equal by chance, ascending."""
+    # A walk over few places, with few actions, repeats by itself.
+    measured = any(key in data.floats for key in [*data.states, *data.actions])
+    fewest = _FEWEST if measured else _FEWEST_OF_INTEGERS
+    return np.flatnonzero((data.episodes.lengths >= fewest) & (measures["change"] >= _FEWEST - 1))
 
 
 def _row_hashes(values: NDArray[np.generic], seed: int) -> NDArray[np.uint64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -42,8 +43,8 @@ class FrozenFrames(Check):
         longest = measures["longest"]
         limit = max(FEWEST - 1, 3 * float(np.quantile(longest, 0.8)))
         name = data.field(key).name
-        # Lossy video repeats the image of a slow scene.
-        level: Level = "hint" if data.states and not data.never_equal(key) else "strong"
+        # Lossy video repeats the image of a slow scene, and a game without noise that of a pause.
+        level: Level = "strong" if data.never_equal(key) else "hint"
         for episode in np.flatnonzero(longest >= limit).tolist():
             first, count = int(measures["row"][episode]), int(longest[episode]) + 1
             yield Finding(
@@ -57,3 +58,6 @@ class FrozenFrames(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["longest"].astype(np.float64)

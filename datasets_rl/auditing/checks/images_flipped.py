@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
-from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, correlations, elected, votes
+from datasets_rl.auditing.scenes import FEWEST_EPISODES, FLIPS, MARGIN, SHARE, VOTES, elected, likeness, votes
 from datasets_rl.ted.keys import Key
 
-_FLIPS = {"upside_down": (-1, 1), "mirrored": (1, -1), "turned": (-1, -1)}
 _WORDS = {"upside_down": "upside down", "mirrored": "mirrored", "turned": "turned by 180 degrees"}
 
 
@@ -29,7 +29,7 @@ class ImagesFlipped(Check):
         f"If most episodes are flipped, the others are found. Symmetric scenes, and fewer than {FEWEST_EPISODES} episodes, show "
         "nothing."
     )
-    merges = {**VOTES, **dict.fromkeys(_FLIPS, "sum")}
+    merges = {**VOTES, **dict.fromkeys(FLIPS, "sum")}
 
     def targets(self, data: Data) -> Sequence[Key] | str:
         if len(data.episodes) < FEWEST_EPISODES:
@@ -37,19 +37,17 @@ class ImagesFlipped(Check):
         return data.images or "the dataset has no images"
 
     def measure(self, block: Block, key: Key) -> Measures:
-        images, usual = block.grids(key), block.data.usual_image(key)
-        before = correlations(images, usual)
-        gains = np.stack([correlations(images[:, ::rows, ::columns], usual) for rows, columns in _FLIPS.values()])
-        measures = votes(block, (gains - before).max(axis=0) > MARGIN)
-        best = gains.argmax(axis=0)
-        for number, name in enumerate(_FLIPS):
-            measures[name] = block.sums((best == number) & ((gains - before).max(axis=0) > MARGIN))
-        return measures
+        before, *flipped = likeness(block, key).shapes.T
+        best, found = np.argmax(flipped, axis=0), np.max(flipped, axis=0) - before > MARGIN
+        return {
+            **votes(block, found),
+            **{name: block.sums(found & (best == number)) for number, name in enumerate(FLIPS)},
+        }
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         name = data.field(key).name
         for episode, share in elected(measures):
-            flip = max(_FLIPS, key=lambda one: int(measures[one][episode]))
+            flip = max(FLIPS, key=lambda one: int(measures[one][episode]))
             yield Finding(
                 self.name,
                 "strong",
@@ -60,3 +58,6 @@ class ImagesFlipped(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["votes"] / np.maximum(measures["steps"], 1)

@@ -19,6 +19,7 @@ _FEWEST = 500
 _MARGIN = 0.5
 _TIMES = 1.5
 _TIMES_NEAR = 1.2
+_CLEARLY = 2.0
 _NEAR = 3
 _SHARE = 0.1
 _CHANGES = 2
@@ -30,7 +31,8 @@ class JoinedEpisodes(Check):
         "A step inside an episode fits neither of two linear models of all steps: the score, the weighted mean of log(1 + error) over "
         f"the elements, exceeds the 95 % quantile by {_MARGIN:g}, and is {_TIMES:g} times the highest score of nine of ten episodes, and "
         f"{_TIMES_NEAR:g} times that of 14 of the 16 steps that start most alike. Or an "
-        f"element that has a value of its own in each episode, such as a goal, changes in at most {_CHANGES} steps of an episode."
+        f"element that has a value of its own in each episode, such as a goal, changes in at most {_CHANGES} steps of an episode. A score below "
+        f"{_CLEARLY:g} times the limit is a hint."
     )
     why = "The values of the states before the seam are learned from the start of another episode."
     limits = (
@@ -90,7 +92,7 @@ class JoinedEpisodes(Check):
                 continue
             yield Finding(
                 self.name,
-                "strong",
+                "strong" if changed[episode] or times > _CLEARLY else "hint",
                 f"the observation jumps between the rows {row:,} and {row + 1:,} of episode {episode:,}, {what}: two episodes may be "
                 "joined there, or steps are missing",
                 episodes=(episode,),
@@ -98,6 +100,11 @@ class JoinedEpisodes(Check):
                 evidence={"times_limit": times, "row": row},
                 remedy=split_at(data, [row + 1]),
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        usual = np.quantile(data.model(Dynamics).usual, 0.95, axis=0) + _MARGIN
+        score: NDArray[np.float64] = np.maximum(measures["forward"] / usual[0], measures["joint"] / usual[1])
+        return score
 
 
 def _changes(block: Block) -> NDArray[np.bool_]:

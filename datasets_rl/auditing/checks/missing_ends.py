@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, Key
 
 _FEWEST = 3
@@ -72,8 +72,9 @@ class MissingEnds(Check):
             yield Finding(
                 self.name,
                 "strong",
-                f"{len(episodes):,} of {len(short):,} episodes, first episode {episodes[0]:,}, end early and are not marked as terminated, "
-                f"although they end in a terminal state: {why}",
+                f"{len(episodes):,} of {counted(len(short), 'episode')}, first episode {episodes[0]:,}, "
+                f"{'ends early and is' if len(episodes) == 1 else 'end early and are'} not marked as terminated, and a terminal state seems to be "
+                f"the end: {why}",
                 episodes=tuple(episodes[:_NAMED]),
                 rows=tuple((int(stop) - 1, int(stop)) for stop in data.episodes.stops[episodes[:_NAMED]]),
                 evidence={"episodes": len(episodes), "terminated": int(data.last_terminated.sum())},

@@ -24,7 +24,9 @@ _STRONG = 5.0
 _GAP = 0.15
 _FEWEST_EPISODES = 8
 _FEWEST_STEPS = 12
+_FEWEST_ELEMENTS = 3
 _LEAST = 1e-6
+_MOST = 0.7
 _KINDS = (0, 2, 3)
 """Of the sums of a tally: the values, the changes, and the changes of changes."""
 
@@ -39,7 +41,7 @@ class NormalizedTwice(Check):
     why = "Training normalizes the episodes again: the same value means two states."
     limits = (
         "An element with a mean near 0 and a standard deviation near 1 looks the same when normalized twice. Of more than a tenth of "
-        "the episodes, only whole episodes are found. Fewer than three elements are a hint."
+        f"the episodes, only whole episodes are found. Fields of fewer than {_FEWEST_ELEMENTS} elements that move are not looked at."
     )
     merges = {"sums": "sum", "steps": "sum"}
 
@@ -61,7 +63,7 @@ class NormalizedTwice(Check):
         moving = (np.median(means[:, :, 1], axis=0) > 0).all(axis=0)
         sample = data.sample(key)
         known = np.isfinite(sample.now).all(axis=1)
-        if not moving.any() or not known.any():
+        if moving.sum() < _FEWEST_ELEMENTS or not known.any():
             return
         values, of = sample.now[known][:, moving], data.episodes.episode_of(sample.rows[known])
         means = means[..., moving]
@@ -75,7 +77,7 @@ class NormalizedTwice(Check):
         for suspected, others in (groups, groups[::-1]) if groups else ():
             usual = np.isin(np.arange(len(long)), others)
             gain = float(np.median(compare(usual, usual, _NEARER)[suspected].max(axis=1)))
-            if gain > _LIMIT + _LIMIT / moving.sum():
+            if gain > _LIMIT + _LIMIT / moving.sum() and _is_normalized(values[np.isin(of, long[suspected])]):
                 yield self._of_group(data, key, long[suspected], gain)
                 return
         usual = whole = np.ones(len(long), np.bool_)
@@ -95,7 +97,7 @@ class NormalizedTwice(Check):
             rows = start + int(parts[0]) * length // PARTS, start + (int(parts[-1]) + 1) * length // PARTS
             yield Finding(
                 self.name,
-                "strong" if moving.sum() > 2 and gains[number].max() > _STRONG else "hint",
+                "strong" if gains[number].max() > _STRONG else "hint",
                 f"{name} in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,} is like the other episodes after multiplication "
                 "by the standard deviation and addition of the mean of the dataset: the rows are normalized, and the others are not",
                 episodes=(episode,),
@@ -104,6 +106,21 @@ class NormalizedTwice(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        score = np.zeros(len(data.episodes))
+        long = np.flatnonzero(data.episodes.lengths >= _FEWEST_STEPS)
+        if not len(long):
+            return score
+        means = measures["sums"][long] / measures["steps"][long][:, :, None, None]
+        moving = (np.median(means[:, :, 1], axis=0) > 0).all(axis=0)
+        values = data.sample(key).now[:, moving]
+        values = values[np.isfinite(values).all(axis=1)]
+        if moving.any() and len(values):
+            every = np.ones(len(long), np.bool_)
+            gains = _gains(means[..., moving], every, values.mean(axis=0), values.std(axis=0), _NEARER)
+            score[long] = gains.max(axis=1)
+        return score
 
     def _of_group(self, data: Data, key: Key, episodes: NDArray[np.int64], gain: float) -> Finding:
         name = data.field(key).name
@@ -117,6 +134,12 @@ class NormalizedTwice(Check):
             remedy=drop(episodes.tolist()),
             key=name,
         )
+
+
+def _is_normalized(values: NDArray[np.float64]) -> bool:
+    """Return whether most elements of values [K, D] have about mean 0 and standard deviation 1."""
+    near = (np.abs(values.mean(axis=0)) < 0.5) & (np.abs(np.log(values.std(axis=0) + _LEAST)) < np.log(2))
+    return bool(near.mean() >= _MOST)
 
 
 def _gains(
@@ -139,8 +162,14 @@ def _gains(
     scale = np.log(np.maximum(deviation, _LEAST))
     squares = [_squares(values, values * deviation + center, usual, 0.05 * deviation + _LEAST)]
     squares += [_squares(one, one + scale, usual, least) for one, least in zip(sizes, (0.1, 0.05), strict=True)]
-    stored, undone = np.mean(squares, axis=(0, 4))
-    return np.where(undone < nearer * stored, stored - undone, 0.0)
+    undone_of_kinds = np.stack([one[1].mean(axis=2) for one in squares])
+    stored, undone = np.mean(squares, axis=0)
+    # A part that moves in another way is nearer in some elements, and farther in others.
+    helps, hurts = (undone < stored - 1).sum(axis=2), (undone > stored + 1).sum(axis=2)
+    # Values, changes, and changes of changes are all as usual after that.
+    fits = (undone_of_kinds < _FARTHEST / 2).all(axis=0) & (helps * (1 - _MOST) >= hurts * _MOST)
+    stored, undone = stored.mean(axis=2), undone.mean(axis=2)
+    return np.where((undone < nearer * stored) & fits, stored - undone, 0.0)
 
 
 def _squares(

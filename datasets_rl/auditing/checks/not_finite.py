@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
@@ -42,11 +43,14 @@ class NotFinite(Check):
         yield Finding(
             self.name,
             "proof",
-            f"{name} has {values:,} values that are NaN or infinite, in {len(wrong):,} of {len(data.episodes):,} episodes, "
-            f"first in row {first:,}",
+            f"{name} has {counted(values, 'value')} that {'is' if values == 1 else 'are'} NaN or infinite, in {len(wrong):,} of "
+            f"{counted(len(data.episodes), 'episode')}, first in row {first:,}",
             episodes=tuple(wrong.tolist()),
             rows=tuple(zip(measures["first"][wrong].tolist(), measures["stop"][wrong].tolist(), strict=True)),
             evidence={"values": values, "first_row": first},
             remedy=drop(wrong.tolist()),
             key=name,
         )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["values"].astype(np.float64)

@@ -7,20 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from datasets_rl.auditing.base import Check, Measures
+from datasets_rl.auditing.chance import at_least
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import shift
 from datasets_rl.ted.keys import Key
 
-_STILL = 0.01
+_CHANCE, _LIKELY = 1e-3, 0.05
 _NAMED = 1_000
 
 
 class ObservationShift(Check):
     name = "observation_shift"
     rule = (
-        "The observation after the last action of an episode equals the observation before this action in each number, and at most "
-        f"{_STILL:.0%} of all other steps leave the observation as it is."
+        "The observation after the last action of an episode equals the observation before this action in each number, in more episodes than by "
+        f"chance, as often as other steps, or the step before the last, leave the observation as it is: in 1 of {1 / _CHANCE:,.0f} datasets, or, "
+        f"for a hint, in 1 of {1 / _LIKELY:.0f}."
     )
     why = (
         "The policy sees the result of the action before it chooses the action, and the last transition leads nowhere."
@@ -47,13 +49,18 @@ class ObservationShift(Check):
             sample = data.sample(key)
             still &= (sample.now == sample.after).all(axis=1) & sample.has_after
         found = np.flatnonzero(same)
-        if not len(found) or max(still.mean(), rests.sum() / max(known.sum(), 1)) > _STILL:
+        if not len(found):
+            return
+        # One more than there are: of few steps, none may be equal by chance.
+        share = max((still.sum() + 1) / len(still), rests.sum() / known.sum())
+        by_chance = at_least(len(found), share * known.sum())
+        if by_chance > _LIKELY:
             return
         most = len(found) > len(known) / 2
         where = f"of {len(found):,} of {len(known):,} episodes" if len(found) > 1 else f"of episode {found[0]:,}"
         yield Finding(
             self.name,
-            "strong",
+            "strong" if by_chance <= _CHANCE else "hint",
             f"the observation after the last action {where} equals the observation before this action, and in other steps the observation "
             "changes: the observation after each action may be stored as the observation before it, or the last observation is stored "
             "twice",

@@ -62,14 +62,17 @@ class Outliers(Check):
             yield Finding(
                 self.name,
                 "strong",
-                f"{data.element(key, element)} is {value:g} in row {row:,} of episode {episode:,}: even {_DISTANCE:g} times the usual "
-                f"distance from the median reaches from {limits[0]:g} to {limits[1]:g} only",
+                f"{data.element(key, element)} is {value:g} in row {row:,} of episode {episode:,}: values up to {_DISTANCE:g} times as far from "
+                f"the median as usual would be between {limits[0]:g} and {limits[1]:g}",
                 episodes=(episode,),
                 rows=((row, row + 1),),
                 evidence={"value": value, "low": float(limits[0]), "high": float(limits[1])},
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["furthest"].astype(np.float64)
 
 
 def _reach(data: Data, key: Key) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import align_signs, drop
 from datasets_rl.ted.keys import Key
 
@@ -26,7 +27,7 @@ class Quaternions(Check):
     )
     why = "q and -q are one rotation: a network sees a jump where nothing turns."
     limits = (
-        f"In more than {_USUAL:.0%} of the episodes, other norms are a hint: simulators that add noise to a quaternion have such norms. "
+        f"In more than {_USUAL:.0%} of the episodes, other norms are a hint. The norm in the first step is not looked at: simulators add noise. "
         "Axis angles are not looked at."
     )
     merges = {"norms": "sum", "flips": "sum", "row": "max"}
@@ -42,6 +43,8 @@ class Quaternions(Check):
             one, two = now[:, first : first + 4], after[:, first : first + 4]
             norms |= np.abs(np.linalg.norm(one, axis=1) - 1) > _TOLERANCE
             flips |= ((one * two).sum(axis=1) < -0.7) & block.has_after
+        # Simulators add noise to a quaternion at a reset, and scale it to norm 1 in the first step.
+        norms &= block.time > 0
         rows = np.arange(block.start, block.stop)
         return {
             "norms": block.sums(norms),
@@ -62,7 +65,6 @@ class Quaternions(Check):
             if not len(found):
                 continue
             if len(found) > max(3, _USUAL * len(counts)):
-                # Simulators add noise to quaternions at a reset, and scale them to norm 1 in the first step.
                 yield Finding(
                     self.name,
                     "hint" if kind == "norms" else "strong",
@@ -78,13 +80,16 @@ class Quaternions(Check):
                 yield Finding(
                     self.name,
                     "strong",
-                    f"{where} {what} in {int(counts[episode]):,} steps of episode {episode:,}, last in row {row:,}",
+                    f"{where} {what} in {counted(int(counts[episode]), 'step')} of episode {episode:,}, last in row {row:,}",
                     episodes=(episode,),
                     rows=((row, row + 1),),
                     evidence={"steps": int(counts[episode]), "kind": kind},
                     remedy=remedy or drop([episode]),
                     key=name,
                 )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return (measures["norms"] + measures["flips"]).astype(np.float64)
 
 
 def _groups(data: Data, key: Key) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.alignment import Alignment
 from datasets_rl.auditing.base import Check, Measures
@@ -12,7 +13,7 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.checks.action_shift import single_episodes, whole_dataset
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.dynamics import Dynamics
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import shift
 from datasets_rl.ted.keys import Key
 
@@ -74,7 +75,7 @@ class RewardShift(Check):
             yield Finding(
                 self.name,
                 "strong",
-                f"the only reward of episode {episode:,} is in row {row:,}, {early[episode]} steps before the last step: {usual.sum():,} of "
+                f"the only reward of episode {episode:,} is in row {row:,}, {counted(int(early[episode]), 'step')} before the last step: {usual.sum():,} of "
                 f"{once.sum():,} episodes with a single reward have the reward in the last step",
                 episodes=(episode,),
                 rows=((row, int(data.episodes.stops[episode])),),
@@ -82,6 +83,11 @@ class RewardShift(Check):
                 remedy=shift(name, -int(early[episode]), [episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64] | None:
+        if not _dense(data):
+            return None
+        return data.model(Alignment, True).scores(measures["errors"], measures["steps"])
 
 
 def _dense(data: Data) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -55,9 +56,18 @@ class SaturatedActions(Check):
                 self.name,
                 "hint",
                 f"{data.element(key, element)} is at its limit in {share[episode, element]:.0%} of the steps of episode {episode:,}, between "
-                f"{measures['low'][episode, element]:g} and {measures['high'][episode, element]:g}",
+                f"{measures['low'][episode, element]:g} and {measures['high'][episode, element]:g}, and in at most {usual[element]:.0%} in nine of ten "
+                "episodes: the action may be clipped",
                 episodes=(episode,),
                 evidence={"share": float(share[episode, element]), "element": element},
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        share = np.maximum(measures["at_low"], measures["at_high"]) / data.episodes.lengths[:, None]
+        share = np.where(measures["low"] == measures["high"], 0, share)
+        highest: NDArray[np.float64] = (share / np.maximum(_SHARE, _TIMES * np.quantile(share, 0.9, axis=0))).max(
+            axis=1
+        )
+        return highest

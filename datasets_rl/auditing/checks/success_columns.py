@@ -42,7 +42,7 @@ class SuccessColumns(Check):
                 "strong",
                 f"none of {len(success):,} episodes is a success, by the success column",
                 evidence={"episodes": len(success)},
-                remedy="check how the success column was recorded",
+                remedy="record the success column again, or compute it from the rewards or from the last states",
             )
             return
         if success.all() or not np.isfinite(returns).all():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, counted
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.ted.keys import Key
 
@@ -80,10 +80,10 @@ class TextsUnlike(Check):
         return Finding(
             self.name,
             "strong" if sure else "hint",
-            f"{name} is {texts[code]!r} in {len(episodes[code]):,} episodes, and {texts[usual]!r} in {len(episodes[usual]):,}: {what}",
+            f"{name} is {texts[code]!r} in {counted(len(episodes[code]), 'episode')}, and {texts[usual]!r} in {len(episodes[usual]):,}: {what}",
             episodes=tuple(episodes[code].tolist()),
             evidence={"text": texts[code], "usual": texts[usual]},
-            remedy="write one text for one task",
+            remedy=f"store {texts[usual]!r} in place of {texts[code]!r}, if both are one task",
             key=name,
         )
 

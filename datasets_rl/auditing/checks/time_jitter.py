@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -48,7 +49,7 @@ class TimeJitter(Check):
             yield Finding(
                 self.name,
                 "strong",
-                f"the time between steps, by {name}, deviates by {typical:.0%} from its median {usual:g} in the median episode",
+                f"the time between steps, by {name}, deviates by {typical:.0%} from its median {usual:g} in the median episode: the recorder did not keep its rate",
                 evidence={"share": typical, "usual": usual},
                 remedy="resample the recording at a fixed rate before you store it",
                 key=name,
@@ -66,3 +67,6 @@ class TimeJitter(Check):
                 remedy=drop([episode]),
                 key=name,
             )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        return measures["deviation"] / np.maximum(measures["steps"], 1)

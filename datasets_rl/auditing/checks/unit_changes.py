@@ -26,6 +26,8 @@ _NEAR = 1.6
 _USUAL = 0.85
 _GAP = 1.6
 _SPREAD = 0.5
+_BETWEEN = 0.4
+_FEW = 0.2
 _LEAST = 1e-30
 
 
@@ -34,7 +36,7 @@ class UnitChanges(Check):
     rule = (
         f"In a quarter of an episode, the sizes of the elements of a field and the sizes of their changes are, in the median, a factor as "
         f"large as in this quarter of other episodes, within a factor of {_NEAR:g}: 180 / pi, 255, 10, 100, 1,000, or the inverse. In "
-        f"{_USUAL:.0%} of all quarters the factor is at most its third root."
+        f"{_USUAL:.0%} of all quarters the factor is at most its third root. Fewer other episodes lie between: two units leave a gap."
     )
     why = "The same value means two states."
     limits = (
@@ -69,7 +71,9 @@ class UnitChanges(Check):
         # A part in which the body rests says little: the largest part counts.
         whole = middle.max(axis=1)
         if groups := two_groups(whole, _GAP):
-            yield from self._of_groups(data, key, whole, groups)
+            used = (np.median(means[:, :, 0], axis=0) > 0).all(axis=0)
+            values = np.log(np.maximum(factors[:, :, 0, used], _LEAST))
+            yield from self._of_groups(data, key, whole, values, groups)
             return
         found = _near(low, middle, high, known)
         for episode, (unit, _, part) in sorted(found.items()):
@@ -80,18 +84,40 @@ class UnitChanges(Check):
             times = float(np.exp(middle[episode, part]))
             yield self._finding(data, key, times, unit, where, (episode,), (rows,), all_rows=len(parts) == PARTS)
 
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        means = measures["sums"] / np.maximum(measures["steps"], 1)[:, :, None, None]
+        usual = np.median(means, axis=0)
+        moving = (usual > 0).all(axis=(0, 1))
+        if not moving.any():
+            return np.zeros(len(means))
+        ratios = np.log(np.maximum(means[..., moving] / usual[..., moving], _LEAST))
+        largest: NDArray[np.float64] = np.abs(np.median(ratios, axis=(2, 3))).max(axis=1)
+        return largest
+
     def _of_groups(
         self,
         data: Data,
         key: Key,
         sizes: NDArray[np.float64],
+        values: NDArray[np.float64],
         groups: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> Iterator[Finding]:
-        """Yield a finding for all episodes of the smaller of two groups, if a unit is about their ratio."""
+        """Yield a finding for all episodes of the smaller of two groups, if a unit is about their ratio.
+
+        Args:
+            data: The dataset.
+            key: The field.
+            sizes: Logarithm of how large the values of an episode are, [E].
+            values: The same for each part and element, [E, 4, D].
+            groups: The episodes of both groups.
+        """
         smaller, larger = groups
         ratio = float(np.median(sizes[smaller]) - np.median(sizes[larger]))
         unit = min(_UNITS, key=lambda one: abs(abs(ratio) - np.log(_UNITS[one])))
-        if abs(abs(ratio) - np.log(_UNITS[unit])) < np.log(_NEAR):
+        # A body that rests is smaller in some elements, and a unit in all.
+        scaled = np.quantile(np.sign(ratio) * values[smaller], _FEW, axis=2)
+        even = float(np.median(scaled)) > _SPREAD * np.log(_UNITS[unit])
+        if even and abs(abs(ratio) - np.log(_UNITS[unit])) < np.log(_NEAR):
             where = f"in {len(smaller):,} of {len(sizes):,} episodes, from episode {smaller[0]:,} to episode {smaller[-1]:,}"
             yield self._finding(data, key, float(np.exp(ratio)), unit, where, tuple(smaller.tolist()), ())
 
@@ -139,6 +165,9 @@ def _near(
             target = np.log(factor)
             near = known & (np.abs(sign * middle - target) < max(np.log(_NEAR), spread)) & (target > 3 * spread)
             near &= ((low if sign > 0 else -high) > 0.5 * target) & (high - low < _SPREAD * target)
+            beyond = (known & (sign * middle > _BETWEEN * target)).any(axis=1)
+            if (beyond & ~near.any(axis=1)).sum() >= near.any(axis=1).sum():
+                continue
             for episode in np.flatnonzero(near.any(axis=1)).tolist():
                 part = int(near[episode].argmax())
                 distance = abs(sign * float(middle[episode, part]) - target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
@@ -17,7 +18,7 @@ from datasets_rl.ted.keys import Key
 _STEPS = 1.3
 _APART = 1.5
 _GAIN = 0.1
-_SURE, _VERY_SURE = 5.0, 11.0
+_LIKELY, _VERY_LIKELY, _SURE = 5.0, 11.0, 25.0
 _COMMON = 0.25
 
 
@@ -25,7 +26,8 @@ class VideoLag(Check):
     name = "video_lag"
     rule = (
         f"A linear model reads the states from the image. Its errors, and their changes over four steps, are lowest for the states at least "
-        f"{_STEPS:g} steps before or after the image, of up to {LAGS[-1]}, and agree within {_APART:g} steps."
+        f"{_STEPS:g} steps before or after the image, of up to {LAGS[-1]}, and agree within {_APART:g} steps. A hint if the gain in the "
+        f"changes, as a logarithm and summed over the steps, is below {_SURE:g}."
     )
     why = "The policy sees the past, and acts too late, or sees the result of an action before the action."
     limits = "Scenes that show no state, and episodes that hardly move, show nothing. Images of all episodes that are a step late are not found."
@@ -40,30 +42,32 @@ class VideoLag(Check):
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         sight, name = data.model(Sight, key), data.field(key).name
         if sight.lag:
-            yield self._finding(name, sight.lag, float(np.exp(sight.gain[0])), None)
+            yield self._finding(name, sight.lag, float(np.exp(sight.gain[0])), None, sure=True)
         steps, pairs = np.maximum(measures["steps"], 1), np.maximum(measures["pairs"].sum(axis=1), 1)
         means = measures["errors"] / steps[:, None, None]
         level, gain = best_lags(measures["squares"] / steps[:, None] - (means**2).sum(axis=2))
         change, gain_of_change = best_lags(measures["changes"].sum(axis=1) / pairs[:, None])
         sure = gain_of_change * pairs
-        alike = (np.abs(level - change) <= _APART) & (np.abs(level) >= _STEPS) & (gain >= _GAIN) & (sure >= _SURE)
+        alike = (np.abs(level - change) <= _APART) & (np.abs(level) >= _STEPS) & (gain >= _GAIN) & (sure >= _LIKELY)
         found = (
             (np.abs(change) >= _STEPS)
             & (level * change > 0)
-            & (alike & (np.abs(level) < LAGS[-1]) | (sure >= _VERY_SURE))
+            & (alike & (np.abs(level) < LAGS[-1]) | (sure >= _VERY_LIKELY))
         )
         if found.mean() > _COMMON:
             return
         for episode in np.flatnonzero(found).tolist():
             lag = round((level[episode] + change[episode]) / 2)
-            yield self._finding(name, lag + sight.lag, float(np.exp(gain[episode])), episode)
+            yield self._finding(
+                name, lag + sight.lag, float(np.exp(gain[episode])), episode, sure=sure[episode] >= _SURE
+            )
 
-    def _finding(self, name: str, lag: int, times: float, episode: int | None) -> Finding:
+    def _finding(self, name: str, lag: int, times: float, episode: int | None, *, sure: bool) -> Finding:
         side = "behind" if lag < 0 else "ahead of"
         where = "in most episodes" if episode is None else f"in episode {episode:,}"
         return Finding(
             self.name,
-            "strong",
+            "strong" if sure else "hint",
             f"{where}, the images of {name} are about {abs(lag)} steps {side} the states: what the images show has an error {times:.1f} "
             "times as large for the states of the same step as for the states of that step",
             episodes=() if episode is None else (episode,),
@@ -71,6 +75,11 @@ class VideoLag(Check):
             remedy=shift(name, -lag, () if episode is None else [episode]),
             key=name,
         )
+
+    def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
+        pairs = np.maximum(measures["pairs"].sum(axis=1), 1)
+        lags, gains = best_lags(measures["changes"].sum(axis=1) / pairs[:, None])
+        return np.where(np.abs(lags) >= _STEPS, gains * pairs, 0.0)
 
 
 def sighted(data: Data) -> Sequence[Key] | str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.canonical import RowDigests, digest_numbers
 from datasets_rl.ted.episode import EncodedImages, TextStates
 from datasets_rl.ted.keys import dotted_name
 
@@ -206,6 +207,18 @@ class ImageForm:
         return FieldWriter(self, folder)
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """Rows of a buffer whose images are stored unchanged, as bytes of another dataset."""
+
+    start: int
+    """The first row in the buffer."""
+    file: Path
+    """File of the images in a version of the other dataset."""
+    numbers: NDArray[np.int64]
+    """The row or, of final states, the episode of each image there, [n]."""
+
+
 class FieldWriter:
     """The files of a field while a dataset is written. By default, arrays with an `ImageForm.item` per row.
 
@@ -236,6 +249,15 @@ class FieldWriter:
         """Return memory for the values of this many rows, to which slices of `stored_values` are assigned."""
         dtype, shape = self.form.item
         return np.zeros((capacity, *shape), dtype)
+
+    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
+        """Return the digests of the first values of a buffer, [n, 2], and which of them are fine, as `digest_numbers` does."""
+        return digest_numbers(buffer[:count])
+
+    def copied(self, buffer: Any) -> Sequence[CopiedRows]:
+        """Return the rows of a buffer that are copied as bytes. `digests` leaves zeros for these rows."""
+        del buffer
+        return ()
 
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
         """Write the first values of a buffer, which is then filled again, to the files of the steps or of the final states.

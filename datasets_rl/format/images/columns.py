@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import IntegrityError
+from datasets_rl.fingerprints.canonical import RowDigests, digest_bytes
 from datasets_rl.format.images.cache import COPIED_BYTES, ImageCache
 from datasets_rl.read.streams import first_problems
 from datasets_rl.read.threads import run_on_all_cores
@@ -100,6 +101,10 @@ class ImageColumn(ABC):
     def read_comparable(self, start: int, stop: int) -> NDArray[Any]:
         """Return values of rows `start` to `stop`, [n, ...], that are equal where the stored images are the same."""
         return self[start:stop]
+
+    def digests(self, start: int, stop: int) -> RowDigests:
+        """Return the digests of the images of rows `start` to `stop`, [n, 2], as `FieldWriter.digests` does."""
+        return digest_bytes(self[start:stop])
 
     def read_file(self, row: int) -> bytes:
         """Return the image of a row as the stored PNG or JPEG file. Empty for an unknown image, and for other forms."""

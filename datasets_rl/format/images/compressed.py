@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, IntegrityError, InvalidArgumentError
-from datasets_rl.format.images.base import FieldWriter, Form, Items, WholeFile
+from datasets_rl.fingerprints.canonical import RowDigests, digest_bytes
+from datasets_rl.format.images.base import CopiedRows, FieldWriter, Form, Items, WholeFile
 from datasets_rl.format.images.columns import PixelsOnAccess, SeparateImageColumn
 from datasets_rl.format.images.separate import SeparateForm, SeparateWriter, ends_of
 from datasets_rl.read.compressed_frames import FrameDictionary, compress, decompress, padded, reserved
@@ -108,6 +109,14 @@ class CompressedWriter(SeparateWriter):
         return CompressedBuffer(self.form.column.shape, capacity, self._dictionary)
 
     @override
+    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
+        return buffer.digests(count), np.ones(count, np.bool_)
+
+    @override
+    def copied(self, buffer: Any) -> Sequence[CopiedRows]:
+        return list(buffer.copied())
+
+    @override
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
         patched = () if final or not self.form.column.shared else deferred
         data, ends = buffer.joined(count, patched)
@@ -180,6 +189,28 @@ class CompressedBuffer:
         return np.concatenate([no_ends.astype(np.uint8), *(data for data, _ in pieces)]), np.concatenate(
             [no_ends, *ends]
         )
+
+    def digests(self, count: int) -> RowDigests:
+        """Return the digests of the pixels of the first `count` images, [n, 2], zeros for images that are copied."""
+        digests = np.zeros((count, 2), np.uint64)
+        stop = 0
+        for start, images in self._runs:
+            digests[stop:start] = digest_bytes(self._pixels[stop:start])
+            stop = start + len(images)
+            if (unknown := images.starts == images.stops).any():
+                digests[start:stop][unknown] = digest_bytes(np.zeros((1, self._image_bytes), np.uint8))
+        digests[stop:] = digest_bytes(self._pixels[stop:count])
+        return digests
+
+    def copied(self) -> list[CopiedRows]:
+        """Return the rows of the images that are copied: those that are compressed already, but for unknown images."""
+        copied = []
+        for start, images in self._runs:
+            bytes_of = images.stops > images.starts
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], bytes_of.astype(np.int8), [0]])))
+            for first, last in edges.reshape(-1, 2).tolist():
+                copied.append(CopiedRows(start + first, images.path, images.numbers[first:last]))
+        return copied
 
     def clear(self) -> None:
         """Remove all images."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, IntegrityError
+from datasets_rl.fingerprints.canonical import RowDigests, digest_spans
 from datasets_rl.format.images.base import FieldWriter, Form, Items
 from datasets_rl.format.images.columns import PixelsOnAccess, SeparateImageColumn
 from datasets_rl.format.images.separate import SeparateForm, SeparateWriter
@@ -112,6 +113,10 @@ class EncodedWriter(SeparateWriter):
         return [b""] * capacity
 
     @override
+    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
+        return _digests(buffer[:count]), np.ones(count, np.bool_)
+
+    @override
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
         data = np.frombuffer(b"".join(buffer[:count]), np.uint8)
         self.append_images(data, np.cumsum([len(image) for image in buffer[:count]], dtype=np.int64), final=final)
@@ -136,6 +141,10 @@ class EncodedImageColumn(SeparateImageColumn):
         return images
 
     @override
+    def digests(self, start: int, stop: int) -> RowDigests:
+        return _digests(self._encoded_images(np.arange(start, stop)))
+
+    @override
     def read_file(self, row: int) -> bytes:
         return bytes(self._encoded_images(np.array([row]))[0])
 
@@ -156,6 +165,11 @@ class EncodedColumn(EncodedImages, PixelsOnAccess):
     @override
     def _decode(self, out: NDArray[np.uint8]) -> None:
         _decode_images(self.images, out, self.path, range(len(self)), range(len(self)))
+
+
+def _digests(images: Sequence[bytes | bytearray | memoryview]) -> RowDigests:
+    ends = np.cumsum([len(image) for image in images], dtype=np.int64)
+    return digest_spans(np.frombuffer(b"".join(images), np.uint8), ends)
 
 
 def _decode_images(

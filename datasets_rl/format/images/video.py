@@ -21,9 +21,10 @@ from typing_extensions import override
 
 from datasets_rl import disk
 from datasets_rl.errors import ConversionError, IntegrityError
+from datasets_rl.fingerprints.canonical import RowDigests
 from datasets_rl.format.images.base import ArrayFile, FieldWriter, Form, ImageForm, Items, Renumber, WholeFile
 from datasets_rl.format.images.columns import ImageColumn, PixelsOnAccess
-from datasets_rl.format.images.video_files import UNKNOWN, VIDEO_FOLDER, VideoFiles, read_videos
+from datasets_rl.format.images.video_files import UNKNOWN, VIDEO_FOLDER, VideoFiles, frame_digests, read_videos
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.read.video import PACKET, Video, decode_pixels
 from datasets_rl.ted.episode import StoredImages
@@ -136,6 +137,10 @@ class VideoWriter(FieldWriter):
         return np.full(1, UNKNOWN)
 
     @override
+    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
+        return self._videos.digests(buffer[:count]), np.ones(count, np.bool_)
+
+    @override
     def merge(self, folder: Path, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Renumber]:
         shifts = self._videos.add_partial(folder, entries, folder / self.form.packets_file)
         return {self.form.file: shifts.apply, self.form.final_file: shifts.apply}
@@ -177,6 +182,11 @@ class VideoColumn(ImageColumn):
     @override
     def read_comparable(self, start: int, stop: int) -> NDArray[Any]:
         return self.read_stored(start, stop).texts()
+
+    @override
+    def digests(self, start: int, stop: int) -> RowDigests:
+        frames = self.read_stored(start, stop)
+        return frame_digests([video.name for video in self._videos], frames.numbers, frames.packets)
 
     @override
     def _decode(self, rows: NDArray[np.int64], out: NDArray[np.uint8], positions: NDArray[np.int64]) -> None:

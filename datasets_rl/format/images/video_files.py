@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from datasets_rl import disk
 from datasets_rl.errors import IntegrityError
+from datasets_rl.fingerprints.canonical import RowDigests, digest_bytes
 from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.npy import NpyStream, unfinished_blocks
 from datasets_rl.progress import Report
@@ -92,6 +93,13 @@ class VideoFiles:
             firsts.append(self._firsts[entry["name"]])
         return PacketShifts(counts, firsts)
 
+    def digests(self, packets: NDArray[np.int64]) -> RowDigests:
+        """Return the digest of the frame of each packet among the packets of all videos, [n, 2], see `frame_digests`."""
+        names = [entry["name"] for entry in self._entries]
+        firsts = np.array([self._firsts[name] for name in names] or [0])
+        numbers = np.searchsorted(firsts, packets, "right") - 1
+        return frame_digests(names, numbers, np.where(packets < 0, UNKNOWN, packets - firsts[numbers]))
+
     def commit(self, *, sync: bool) -> list[Mapping[str, Any]]:
         """Return the videos since the previous commit, as JSON values.
 
@@ -160,6 +168,24 @@ def video_name(path: Path) -> str:
 
 def _name_of(ranges: bytes) -> str:
     return f"{digest_of_ranges(ranges)[:32]}.mp4"
+
+
+def frame_digests(names: Sequence[str], numbers: NDArray[np.int64], packets: NDArray[np.int64]) -> RowDigests:
+    """Return the digest of each of n frames, [n, 2]: of its video's digest and its packet. Zeros are an unknown frame.
+
+    Args:
+        names: The names of videos in a dataset, which are digests.
+        numbers: The video of each frame, [n].
+        packets: The packet of each frame in its video, [n], or `UNKNOWN`.
+    """
+    values = np.zeros((len(packets), 3), "<i8")
+    if names:
+        contents = b"".join(bytes.fromhex(name.partition(".")[0]) for name in names)
+        values[:, :2] = np.frombuffer(contents, "<i8").reshape(-1, 2)[numbers]
+    values[:, 2] = packets
+    digests = digest_bytes(values.view(np.uint8))
+    digests[packets < 0] = 0
+    return digests
 
 
 class PacketShifts:

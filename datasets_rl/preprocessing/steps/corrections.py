@@ -171,20 +171,32 @@ class FixWraps(Step):
         elements: The elements of the field that are angles.
         key: The field, as named in batches.
         turn: A full turn in the unit of the field: 6.28319 for radians, 360 for degrees.
+        around: An angle for each element, such as its mean. Each episode is moved by full turns, so that its first angle is
+            within half a turn of `around`. By default, the first angle stays as it is.
         reason: Why, for the manifest.
     """
 
     elements: tuple[int, ...] = (0,)
     key: str = "observation"
     turn: float = 2 * np.pi
+    around: tuple[float, ...] = ()
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.around and len(self.around) != len(self.elements):
+            raise InvalidArgumentError(
+                f"around has {len(self.around)} angles, expected an angle for each of {len(self.elements)} elements"
+            )
 
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch:
         def fix(values: NDArray[Any]) -> NDArray[Any]:
             fixed = values.copy()
             chosen = list(self.elements)
-            fixed[:, chosen] = np.unwrap(values[:, chosen].astype(np.float64), axis=0, period=self.turn)
+            angles = np.unwrap(values[:, chosen].astype(np.float64), axis=0, period=self.turn)
+            if self.around:
+                angles -= self.turn * np.round((angles[:1] - np.array(self.around)) / self.turn)
+            fixed[:, chosen] = angles
             return fixed
 
         return _mapped_episodes(batch, self.key, fix)

@@ -1,0 +1,87 @@
+"""``rlds identify``: which stored datasets hold the episodes of a dataset, a file or an address."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import candidates
+from ..errors import NOT_IDENTIFIED
+from ..options import Shell
+from ..output import Block, Lines, Result, Table
+
+if TYPE_CHECKING:
+    from datasets_rl.identifying import Identity, Match
+
+GROUP = "Look"
+
+
+def run(
+    shell: Shell,
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH|ID|ADDRESS",
+            help="Files of any format, a stored dataset, or an address.",
+            autocompletion=candidates.stored_ids,
+        ),
+    ],
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Look for exact copies only, and compare no values. This is faster.")
+    ] = False,
+) -> Result:
+    """Say which stored datasets hold the episodes of a dataset, how many, and in which form.
+
+    Episodes are recognized by their values: under any id, in any format, with other keys, dtypes and orders. Near copies are
+    rounded, scaled, cut, split or joined. Files and addresses are read in a temporary folder, and nothing is stored. Constant
+    and scripted episodes are no evidence, and counted. The exit code is 0 if an episode is known, and 12 if none is.
+
+    \b
+    Examples:
+      rlds identify ./my-dataset
+      rlds identify d4rl/hopper-medium-v2 --exact
+      rlds identify hf://user/name --json
+    """
+    from datasets_rl import disk
+    from datasets_rl.identifying import identify
+
+    wanted: str | Path = disk.expand_home(dataset) if Path(dataset).exists() else dataset
+    identity = identify(str(wanted), near=not exact, settings=shell.settings)
+    return Result(
+        asdict(identity) | {"known": identity.known},
+        [*_blocks(identity)],
+        quiet=[match.id for match in identity.matches],
+        code=0 if identity.known else NOT_IDENTIFIED,
+    )
+
+
+def _blocks(identity: Identity) -> list[Block]:
+    held = identity.episodes - identity.unknown - identity.uninformative
+    summary = (
+        f"{held:,} of {identity.episodes:,} episodes of {identity.id} are in {_datasets(len(identity.matches))}, of "
+        f"{identity.searched:,} that were searched"
+        if identity.known
+        else f"no stored dataset has an episode of {identity.id}: {_datasets(identity.searched)} searched"
+    )
+    lines = [summary]
+    if identity.uninformative:
+        lines.append(f"{identity.uninformative:,} episodes are no evidence: constant, scripted or very short")
+    lines += [f"not searched: {damaged}" for damaged in identity.damaged]
+    blocks: list[Block] = [Lines(tuple(lines))]
+    if identity.matches:
+        header = ("dataset", "episodes", "exact", "in some fields", "near", "form")
+        blocks.append(Table(header, tuple(map(_row, identity.matches)), title="held by"))
+    return blocks
+
+
+def _row(match: Match) -> tuple[str, ...]:
+    equal = [f"equal: {', '.join(match.fields)}"] if match.fields else []
+    counts = (match.episodes, match.exact, match.partial, match.near)
+    return (match.id, *(f"{count:,}" for count in counts), "; ".join([*equal, *match.changes]))
+
+
+def _datasets(count: int) -> str:
+    return f"{count:,} dataset{'s' * (count != 1)}"

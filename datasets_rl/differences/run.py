@@ -1,0 +1,98 @@
+"""The comparison of two datasets: stored ones, versions, addresses, and files of which no version was made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from datasets_rl.differences import documents
+from datasets_rl.differences.difference import Change, Difference, Side
+from datasets_rl.differences.pairing import pair_episodes, renamed_fields
+from datasets_rl.differences.values import Comparison
+from datasets_rl.downloading.opened import opened
+from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.format.schema import Field
+from datasets_rl.progress import report
+from datasets_rl.settings import Settings
+from datasets_rl.ted.keys import EPISODE, NEXT_DONE
+
+
+def diff(before: str | Path, after: str | Path, *, settings: Settings | None = None) -> Difference:
+    """Compare two datasets: their descriptions, their episodes, and all values of the episodes that both have.
+
+    Episodes are recognized by their values, so that another order, other keys and another form without loss do not hide an
+    equal episode. Values are equal if they are the same number: dtypes are differences of the schema.
+
+        >>> from datasets_rl import diff, download
+        >>> folder = download("demo/pendulum")
+        >>> diff("demo/pendulum", folder).summary
+        'equal: 15,000 steps in 75 episodes'
+
+    Args:
+        before: The id of a stored dataset, the id with a version, ``demo/pendulum:0001``, a folder, an address, or a file or a
+            folder of raw files. An address that is not stored, and raw files, are converted into a temporary folder.
+        after: The other dataset.
+        settings: The settings. By default the settings of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        InvalidArgumentError: If there is no such version.
+        ManifestError: If a manifest cannot be trusted.
+        IntegrityError: If files of a dataset are missing or damaged.
+    """
+    settings = settings or Settings.from_env()
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(opened(one, settings=settings)) for one in (before, after))
+        pairs = pair_episodes(first, second)
+        renamed = renamed_fields(first, second, pairs)
+        names = {**_common_fields(first, second), **renamed}
+        with report(f"comparing {before} and {after}", None, unit=" steps", show=settings.progress) as advance:
+            comparison = Comparison(first, second, pairs, advance)
+            fields = [*comparison.fields(names), *comparison.columns()]
+        lengths = [stored.episodes.lengths[numbers] for stored, numbers in zip((first, second), pairs.T, strict=True)]
+        rows = zip(pairs.tolist(), lengths[0].tolist(), lengths[1].tolist(), strict=True)
+        paired = [set(numbers.tolist()) for numbers in pairs.T]
+        only = [
+            tuple(number for number in range(len(stored.episodes)) if number not in there)
+            for stored, there in zip((first, second), paired, strict=True)
+        ]
+        return Difference(
+            before=_side(before, first),
+            after=_side(after, second),
+            changes=tuple(_without_renamed(documents.changes(first.manifest, second.manifest), renamed)),
+            origins=tuple(documents.origins(first.manifest, second.manifest)),
+            pairs=tuple((one, other) for one, other in pairs.tolist()),
+            only_before=only[0],
+            only_after=only[1],
+            fields=tuple(fields),
+            shortened=tuple((one, other, steps, others) for (one, other), steps, others in rows if steps != others),
+            statistics=documents.statistics_that_differ(first.manifest, second.manifest),
+        )
+
+
+def _side(name: str | Path, stored: StoredDataset) -> Side:
+    version = stored.folder.name if VERSION_NAME.fullmatch(stored.folder.name) else ""
+    return Side(str(name), stored.manifest.id, version, len(stored), stored.manifest.episodes)
+
+
+def _common_fields(before: StoredDataset, after: StoredDataset) -> dict[str, str]:
+    """Return the names of the fields of both datasets that can be compared: texts, or as many elements."""
+    fields = {field.name: field for field in before.schema if field.key not in {EPISODE, NEXT_DONE}}
+    return {
+        field.name: field.name
+        for field in after.schema
+        if (one := fields.get(field.name)) is not None and _are_comparable(one, field)
+    }
+
+
+def _are_comparable(field: Field, other: Field) -> bool:
+    return field.text == other.text and math.prod(field.shape) == math.prod(other.shape)
+
+
+def _without_renamed(found: Iterator[Change], renamed: Mapping[str, str]) -> Iterator[Change]:
+    """Yield the changes but the fields that were renamed, which are fields of both datasets."""
+    names = {f"schema: {name}" for pair in renamed.items() for name in pair}
+    return (change for change in found if change.name not in names)

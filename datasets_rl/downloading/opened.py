@@ -1,0 +1,66 @@
+"""Opening any dataset to read it: stored ones, their versions, and what is not stored, converted into a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from datasets_rl import disk
+from datasets_rl.downloading.run import download
+from datasets_rl.format.current import VERSION_NAME
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection, split_address
+from datasets_rl.sources.address import is_address
+from datasets_rl.store.find import dataset_paths, id_or_path, locate, paths_of
+from datasets_rl.store.versions import named_version
+
+_VERSION = re.compile(rf"(?P<dataset>.+):(?P<version>\d+|{VERSION_NAME.pattern})")
+
+
+@contextmanager
+def opened(
+    dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None
+) -> Iterator[StoredDataset]:
+    """Open a dataset for the duration of the block. Nothing is stored.
+
+    Args:
+        dataset: The id of a stored dataset, the id with a version, ``demo/pendulum:0001``, a folder, an address, or a file or a
+            folder of raw files. An address that is not stored, and raw files, are converted into a temporary folder.
+        root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
+        settings: The settings. By default the settings of the environment.
+
+    Raises:
+        UnknownIdError: If there is no such id, or the dataset is not stored.
+        InvalidArgumentError: If there is no such version.
+        FetchError: If an address does not give the files.
+        ConversionError: If the files break their own format.
+    """
+    settings = settings or Settings.from_env()
+    named = None if isinstance(dataset, Path) or is_address(dataset) else _VERSION.fullmatch(dataset)
+    if named:
+        paths = paths_of(locate(id_or_path(named["dataset"]), root=root, settings=settings))
+        yield StoredDataset(named_version(paths, named["version"]).folder)
+        return
+    found = id_or_path(dataset)
+    if _is_raw(dataset, found) or (isinstance(found, str) and is_address(found) and not _is_stored(found, settings)):
+        with disk.ScratchFolder() as folder:
+            yield StoredDataset(download(str(found), settings=replace(settings, home=folder)))
+    else:
+        yield StoredDataset(locate(found, root=root, settings=settings))
+
+
+def _is_raw(dataset: str | Path, found: str | Path) -> bool:
+    """Return whether a path names raw files, of which `found` is the id."""
+    path = disk.expand_home(dataset)
+    return isinstance(found, str) and found != str(dataset) and os.path.exists(path)  # noqa: PTH110 - False for long names
+
+
+def _is_stored(address: str, settings: Settings) -> bool:
+    """Return whether an address names a stored dataset. The revision of a stored dataset may be another one."""
+    dataset_id, selection = split_address(address, Selection())
+    return not selection.options and dataset_paths(dataset_id, settings=settings).exists
