@@ -45,7 +45,7 @@ def test_a_locked_dataset_is_stated_with_recipe_digest_and_citation(stored, tmp_
     assert [one.statement.id for one in written] == ["demo/pendulum@best"]
     assert f"{locked.steps:,} steps of {locked.episodes} episodes of the environment Pendulum-v1" in text
     assert locked.digest in text.replace(r"\allowbreak ", "")
-    assert r"Preprocessing: recipe: keep\_top\_returns(percent=20), normalize(keys=observation), seed 0." in text
+    assert r"of the steps keep\_top\_returns(percent=20), normalize(), with the seed 0." in text
     for key in re.findall(r"\\cite\{(.+?)\}", text)[0].split(","):
         assert f"{{{key}," in (tmp_path / "out" / "references.bib").read_text()
     sheet = (written[0].folder / "datasheet.md").read_text()
