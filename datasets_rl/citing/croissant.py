@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from datasets_rl.citing.answers import content_line, finding_lines, issue_lines, missing_line, raw_lines, recipe_lines
 from datasets_rl.citing.statement import Statement
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.hub.attached import version_mark
 from datasets_rl.progress import Report
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def croissant(
         **({"url": manifest.homepage} if manifest.homepage else {}),
         "citeAs": _citation(statement),
         "datePublished": statement.year or statement.stored,
-        "version": f"{statement.upstream_version or 0}.0.0+{manifest.files_digest[:12]}",
+        "version": f"{statement.upstream_version or 0}.0.0{version_mark(manifest)}",
         "keywords": ["offline reinforcement learning", *([manifest.environment] if manifest.environment else [])],
         **_responsible(statement),
         "distribution": files,

@@ -18,6 +18,7 @@ from datasets_rl.citing.paragraph import paragraph
 from datasets_rl.citing.statement import Statement
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.hub.attached import CROISSANT_FILE, DATASHEET_FILE, TABLES, TABLES_FOLDER
 from datasets_rl.lockfile.lock import LOCK_FILE, Lock
 from datasets_rl.lockfile.opened import check_opened
 from datasets_rl.progress import report
@@ -26,9 +27,6 @@ from datasets_rl.store.find import locate, shown_id
 
 if TYPE_CHECKING:
     from datasets_rl.auditing import Audit
-
-TABLES_FOLDER = "parquet"
-"""The folder beside croissant.json with the Parquet tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +160,12 @@ def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, sett
     )
     folder = _new_folder(target, subject.name)
     disk.make_folder(folder)
-    files = _write_tables(stored, folder / TABLES_FOLDER, settings) if tables else []
+    files = _write_tables(stored, folder, settings) if tables else []
     total = stored.manifest.bytes + sum(file.stat().st_size for file in files)
     with report(f"hashing {subject.name}", total, unit="B", show=settings.progress) as progress:
         document = croissant(statement, stored.folder, files, base=folder, progress=progress)
-    disk.write_json(folder / "croissant.json", document)
-    disk.write_text(folder / "datasheet.md", datasheet(statement))
+    disk.write_json(folder / CROISSANT_FILE, document)
+    disk.write_text(folder / DATASHEET_FILE, datasheet(statement))
     return WrittenStatement(statement, folder)
 
 
@@ -190,5 +188,5 @@ def _write_tables(stored: StoredDataset, folder: Path, settings: Settings) -> Se
     from datasets_rl.exporting.run import run_export
 
     narrow = [field.key for field in stored.schema if not field.wide and not field.image_form.holds_files]
-    run_export(Content(stored, keys=narrow), "parquet", folder, show=settings.progress)
-    return [folder / "steps.parquet", folder / "episodes.parquet"]
+    run_export(Content(stored, keys=narrow), "parquet", folder / TABLES_FOLDER, show=settings.progress)
+    return [folder / path for path in TABLES]
