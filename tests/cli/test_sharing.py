@@ -126,3 +126,12 @@ def test_options_of_a_statement_need_the_statement(rlds):
 
     assert ran.code == 2
     assert "--parquet, --no-audit is given without --statement" in ran.err
+
+
+@pytest.mark.usefixtures("hub", "stored")
+def test_a_push_with_a_folder_that_is_no_statement_says_which_command_writes_one(rlds, tmp_path):
+    ran = rlds("push", "demo/pendulum", "hf://me/pendulum", "--statement", tmp_path)
+
+    assert ran.code == 2
+    assert "is not the statement of a dataset" in ran.err
+    assert "next: rlds cite --statement demo/pendulum --out PATH writes the statement of the dataset" in ran.err
