@@ -16,7 +16,7 @@ from datasets_rl.citing.croissant import croissant
 from datasets_rl.citing.datasheet import datasheet
 from datasets_rl.citing.paragraph import paragraph
 from datasets_rl.citing.statement import Statement
-from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
+from datasets_rl.errors import Argument, Call, InvalidArgumentError, NotADatasetError, Remedy
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.hub.attached import CROISSANT_FILE, DATASHEET_FILE, TABLES, TABLES_FOLDER
 from datasets_rl.lockfile.lock import LOCK_FILE, Lock
@@ -70,7 +70,7 @@ def write_statement(
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 
-    Everything is from the manifests, the lock and an audit of all steps. What nobody stated is left open and listed. No
+    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What nobody stated is left open and listed. No
     network is used.
 
     Args:
@@ -144,7 +144,12 @@ def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
     """Yield the datasets that the inputs of a lock name, after a comparison with the lock."""
     for locked in lock.datasets:
         if not locked.is_parent:
-            folder = locate(lock.place(locked), settings=settings)
+            try:
+                folder = locate(lock.place(locked), settings=settings)
+            except NotADatasetError as error:
+                make = Remedy("{} makes the datasets of the lock", Call("lockfile.sync", lock.path))
+                reason = f"{error.reason}, and the lock {lock.path} has {locked.id}"
+                raise NotADatasetError(error.path, reason, hint=make) from error
             check_opened(lock, locked, StoredDataset(folder).manifest)
             yield _Subject(folder, locked.id, lock)
 

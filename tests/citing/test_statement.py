@@ -13,7 +13,7 @@ from stored_data import store_dataset, trajectory
 
 from datasets_rl import Recipe, preprocess
 from datasets_rl.citing import write_statement
-from datasets_rl.errors import InvalidArgumentError, LockMismatchError
+from datasets_rl.errors import InvalidArgumentError, LockMismatchError, NotADatasetError
 from datasets_rl.lockfile import Lock, write_lock
 from datasets_rl.settings import Settings
 
@@ -61,6 +61,13 @@ def test_a_dataset_with_other_content_than_the_lock_is_refused_and_nothing_is_wr
     with pytest.raises(LockMismatchError, match="demo/pendulum is not the dataset of"):
         write_statement(tmp_path / "rlds.lock", out=tmp_path / "out", settings=stored)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rlds.lock"]
+
+
+def test_a_locked_dataset_that_is_not_stored_is_refused_with_what_makes_it(stored, tmp_path):
+    write_lock("demo/pendulum", path=tmp_path / "rlds.lock", settings=stored)
+
+    with pytest.raises(NotADatasetError, match=r"the lock .* has demo/pendulum\n?.*lockfile\.sync"):
+        write_statement(tmp_path / "rlds.lock", out=tmp_path / "out", settings=replace(stored, home=tmp_path / "empty"))
 
 
 def test_what_nobody_states_is_left_open_and_listed(lonely, tmp_path):
