@@ -4,8 +4,8 @@
                         .       . .     hash of the quantized shape, and its step: 64 of these with the smallest hashes
 
 The shape of a window is the same after an affine change of each element, and mostly after rounding to float16. It does not depend on the
-rest of the episode, so that parts of episodes and joined episodes have the same windows. Windows of integers, texts and images are 16
-steps with exactly these values.
+rest of the episode, so that parts of episodes and joined episodes have the same windows. Windows of integers and texts are 16 steps with
+exactly these values. Images have no windows.
 
 A common window is no evidence. It only says which two episodes are compared, and at which steps.
 """
@@ -41,8 +41,8 @@ class Sketcher:
     def __init__(self, sizes: Mapping[str, int], capacity: int = SKETCH_SIZE) -> None:
         from datasets_rl.fingerprints.sketch_loops import ELEMENTS, GROUP  # deferred: it loads numba
 
-        self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size}
-        self._others = [name for name, size in sizes.items() if not size]
+        self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size > 0}
+        self._others = [name for name, size in sizes.items() if size == 0]
         counts = [*self._floats.values()]
         offsets = np.cumsum([0, *counts])
         spans = [
