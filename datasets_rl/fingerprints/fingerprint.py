@@ -116,7 +116,7 @@ class Fingerprinter:
     """Computes the fingerprints of episodes from their rows, in order. An episode may come in several calls.
 
     Args:
-        sizes: Number of elements of a step of each field of floats, by dotted key, 0 for a field of other values, and for images.
+        sizes: Number of elements of a step of each field of floats, by dotted key, 0 for a field of other values, and -1 for images.
         windows: The greatest number of windows of a sketch.
     """
 

@@ -4,8 +4,8 @@
                         .       . .     hash of the quantized shape, and its step: 64 of these with the smallest hashes
 
 The shape of a window is the same after an affine change of each element, and mostly after rounding to float16. It does not depend on the
-rest of the episode, so that parts of episodes and joined episodes have the same windows. Windows of integers, texts and images are 16
-steps with exactly these values.
+rest of the episode, so that parts of episodes and joined episodes have the same windows. Windows of integers and texts are 16 steps with
+exactly these values. Images have no windows.
 
 A common window is no evidence. It only says which two episodes are compared, and at which steps.
 """
@@ -43,8 +43,8 @@ class Sketcher:
     """
 
     def __init__(self, sizes: Mapping[str, int], capacity: int = SKETCH_SIZE) -> None:
-        self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size}
-        self._others = [name for name, size in sizes.items() if not size]
+        self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size > 0}
+        self._others = [name for name, size in sizes.items() if size == 0]
         counts = [*self._floats.values()]
         offsets = np.cumsum([0, *counts])
         spans = [
@@ -84,8 +84,9 @@ class Sketcher:
         for name, size in self._floats.items():
             values[first : first + size, tail:] = numbers[name].reshape(count, -1)[:, :size].T
             first += size
-        chosen = values[self._anchors].astype(np.float32)  # rounded copies of float64 have the same extremes
-        anchors = np.concatenate([chosen, np.diff(chosen, axis=1, prepend=np.float32(np.nan))])
+        with np.errstate(over="ignore", invalid="ignore"):  # values of float64 may be infinite as float32
+            chosen = values[self._anchors].astype(np.float32)  # rounded copies of float64 have the same extremes
+            anchors = np.concatenate([chosen, np.diff(chosen, axis=1, prepend=np.float32(np.nan))])
         others = np.zeros((len(self._others), count, 2), np.uint64)
         for number, name in enumerate(self._others):
             others[number] = digests[name]

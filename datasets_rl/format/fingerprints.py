@@ -290,9 +290,12 @@ def _has_numbers(field: Field) -> bool:
 
 
 def _sizes(fields: Sequence[Field]) -> dict[str, int]:
-    return {
-        field.name: math.prod(field.shape) if _has_numbers(field) and field.dtype.kind == "f" else 0 for field in fields
-    }
+    sizes = {}
+    for field in fields:
+        has_shapes = _has_numbers(field) and field.dtype.kind == "f"
+        # Images that are copied as bytes have no digests of rows.
+        sizes[field.name] = math.prod(field.shape) if has_shapes else -1 if field.wide else 0
+    return sizes
 
 
 def _runs(
