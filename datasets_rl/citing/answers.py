@@ -115,8 +115,8 @@ def recipe_lines(manifest: Manifest) -> list[str]:
         recipe = run.get("recipe", {})
         steps = [_step(step) for step in recipe.get("steps", ())]
         if steps:
-            name = f'recipe "{recipe["name"]}"' if recipe.get("name") else "recipe"
-            lines.append(f"{name} of the steps {', '.join(steps)}, with the seed {run.get('seed', 0)}")
+            name = f"recipe {recipe['name']}, " if recipe.get("name") else ""
+            lines.append(f"{', '.join(steps)} ({name}seed {run.get('seed', 0)})")
     return lines
 
 

@@ -52,7 +52,7 @@ def _sentences(statement: Statement) -> Iterator[str]:
         yield f"{latex(summary)}{f': {findings}' if findings else ''}."
     version = f" by datasets-rl {latex(manifest.converter)}" if manifest.converter else ""
     yield f"The files, written{version}, have the SHA-256 digest {_code(manifest.files_digest)}."
-    yield f"Not stated by the source: {_joined([one.topic for one in open_answers(statement)])}."
+    yield f"Left open: {_joined([one.topic for one in open_answers(statement)])}."
 
 
 def _joined(lines: Iterable[str]) -> str:

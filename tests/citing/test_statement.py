@@ -45,7 +45,10 @@ def test_a_locked_dataset_is_stated_with_recipe_digest_and_citation(stored, tmp_
     assert [one.statement.id for one in written] == ["demo/pendulum@best"]
     assert f"{locked.steps:,} steps of {locked.episodes} episodes of the environment Pendulum-v1" in text
     assert locked.digest in text.replace(r"\allowbreak ", "")
-    assert r"of the steps keep\_top\_returns(percent=20), normalize(), with the seed 0." in text
+    assert (
+        r"Preprocessing: keep\_top\_returns(percent=20), normalize() (recipe keep\_top\_returns:20, normalize:observation, seed 0)."
+        in text
+    )
     for key in re.findall(r"\\cite\{(.+?)\}", text)[0].split(","):
         assert f"{{{key}," in (tmp_path / "out" / "references.bib").read_text()
     sheet = (written[0].folder / "datasheet.md").read_text()
@@ -80,7 +83,7 @@ def test_what_nobody_states_is_left_open_and_listed(lonely, tmp_path):
         *("date of publication", "version", "maintenance"),
     ]
     assert list(one.open_topics) == topics
-    assert text.endswith(f"Not stated by the source: {'; '.join(topics)}.\n")
+    assert text.endswith(f"Left open: {'; '.join(topics)}.\n")
     listed = sheet.partition("## Motivation")[0]
     assert [line[2:].partition(":")[0] for line in listed.splitlines() if line.startswith("- ")] == topics
     assert sheet.count("**Open.**") == len(topics)
@@ -94,7 +97,7 @@ def test_findings_of_the_audit_and_missing_states_are_stated(lonely, tmp_path):
     assert one.statement.audit.findings[0].check == "not_finite"
     assert re.search(r"An audit of all steps made \d+ checks and has \d+ findings?: next.reward .*\(proof\)", text)
     assert "The observation after the last action is unknown in 1 of 2 episodes" in text
-    assert "audit" not in unaudited.partition("Not stated")[0]
+    assert "audit" not in unaudited.partition("Left open")[0]
     assert "; audit;" in unaudited
 
 
