@@ -134,3 +134,14 @@ def test_the_fields_of_responsible_ai_are_those_that_are_known(stored, tmp_path,
         "final-info-unknown",
     ]
     assert (metadata.data_biases, metadata.data_social_impact, metadata.personal_sensitive_information) == (None,) * 3
+
+
+@pytest.mark.parametrize("name", ["license", "citeAs", "version", "datePublished"])
+def test_a_document_without_a_value_that_croissant_asks_for_has_a_complaint(stored, tmp_path, read, name):
+    (written,) = write_statement("demo/pendulum", out=tmp_path / "out", audited=False, settings=stored)
+    file = written.folder / "croissant.json"
+    document = json.loads(file.read_text())
+    del document[name]
+    file.write_text(json.dumps(document))
+
+    assert read(file)[1]

@@ -136,7 +136,11 @@ def test_a_statement_is_published_beside_the_dataset_and_the_hub_shows_its_table
         shown = datasets.Dataset.from_parquet(str(tmp_path / "shown.parquet"), cache_dir=str(tmp_path / "cache"))
         assert len(shown) == {"steps": 15_000, "episodes": 75}[config["config_name"]]
         (tmp_path / "shown.parquet").unlink()
-    assert not verify(download("hf://me/pendulum"), deep=True).problems
+    copy = download("hf://me/pendulum")
+    assert not verify(copy, deep=True).problems
+    (of_copy,) = write_statement(copy, out=tmp_path / "of_copy", audited=False)
+    stated = json.loads((of_copy.folder / "croissant.json").read_text())["rai:dataCollectionRawData"]
+    assert f"a copy of hf://datasets/me/pendulum@{hub.branches['me/pendulum', 'main']}" in stated
     # A statement of an earlier dataset would be wrong.
     push(pendulum, "hf://me/pendulum")
     assert not {*names} & published(hub).keys()
