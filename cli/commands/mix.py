@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
 from ..options import Shell, Targets, dataset_arguments, is_id
-from ..output import Lines, Result, Table, count_text
+from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
@@ -135,17 +136,14 @@ def run(
         asides=[
             _member_table(mixed, datasets, batch_size),
             _key_table(mixed, datasets),
-            *(Lines((_shared_text(one, datasets),)) for one in shared),
+            *([_shared_table(shared, datasets)] if shared else []),
         ],
     )
 
 
-def _shared_text(shared: Shared, datasets: list[str]) -> str:
-    first, second = datasets[shared.first], datasets[shared.second]
-    return (
-        f"{first} and {second} have {count_text(shared.episodes, 'episode')} in common, with equal values: "
-        "these are drawn as parts of both"
-    )
+def _shared_table(shared: Sequence[Shared], datasets: list[str]) -> Table:
+    rows = tuple((datasets[one.first], datasets[one.second], f"{one.episodes:,}") for one in shared)
+    return Table(("dataset", "other dataset", "episodes in both"), rows)
 
 
 def _check_shares_are_apart(shell: Shell, datasets: list[str]) -> None:

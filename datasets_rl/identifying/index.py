@@ -12,6 +12,7 @@ is published or removed, and an index that cannot be stored stays in memory.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.format.reader import StoredDataset
 
 INDEX_FOLDER = ".identify"
+_INDEX = re.compile(r"\.?[0-9a-f]{16}")
 _NAMES = ("words", "owners", "hashes", "windows")
 
 
@@ -103,8 +105,8 @@ def make_index(datasets: Sequence[StoredDataset]) -> Index:
 
 def _store(index: Index, folder: Path) -> None:
     parent = folder.parent
-    if parent.is_dir():
-        for old in parent.iterdir():
+    for old in disk.plain_folders(parent, parent):
+        if _INDEX.fullmatch(old.name):
             disk.remove_tree(old)
     temporary = parent / f".{folder.name}"
     temporary.mkdir(parents=True, exist_ok=True)

@@ -232,6 +232,11 @@ def default_path(settings: Settings | None = None) -> Path:
     return settings.lock or project_file().with_name(LOCK_FILE)
 
 
+def is_lock(path: Path) -> bool:
+    """Return whether a file is a lock, maybe with conflicts of a merge, or of another version of this package."""
+    return path.read_bytes().decode("utf-8", "replace").startswith((_HEADER, "<<<<<<<"))
+
+
 def name_in_lock(dataset: str | Path, base: Path, settings: Settings | None = None) -> str:
     """Return the name of a dataset in a lock: the whole id, or the path relative to the folder of the lock.
 

@@ -33,6 +33,7 @@ from datasets_rl.lockfile.lock import (
     LockedRawFile,
     LockedRecipe,
     default_path,
+    is_lock,
     name_in_lock,
     place_of,
     relative_path,
@@ -94,7 +95,11 @@ def write_lock(
             former = Lock.read(file)
             listed = former.inputs
         except InvalidArgumentError:
-            listed = () if targets else _inputs_of_both_sides(file)
+            if not is_lock(file):
+                raise InvalidArgumentError(
+                    f"{file} is not replaced: it is not a lock", hint="name another file, or move this file away"
+                ) from None
+            listed = _inputs_of_both_sides(file)
             if not (targets or listed):
                 raise
         named = named or [target_of(one, base) for one in listed]

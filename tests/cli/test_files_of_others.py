@@ -89,6 +89,7 @@ COMMANDS = {
     "config trust": [["config", "trust"]],
     "config unset": [["config", "unset", "jobs"]],
     "describe": [["describe", ID]],
+    "diff": [["diff", ID, "local/mine"], ["diff", "{theirs}", ID], ["diff", ID, "{raw}"]],
     "digest": [["digest", ID]],
     "doctor": [["doctor"]],
     "download": [
@@ -104,9 +105,11 @@ COMMANDS = {
         ["export", ID, "--to", "npz", "--out", "{theirs}", "--force"],
     ],
     "help": [["help", "recipes"]],
+    "identify": [["identify", ID], ["identify", "{theirs}"], ["identify", "{raw}"]],
     "info": [["info", ID], ["info", "local/mine"], ["info", "{theirs}"]],
     "init": [["init", "{theirs}", "--print"], ["init", "{theirs}", "--check"], ["init", "{theirs}"]],
     "list": [["list", "--downloaded"], ["list", "local"]],
+    "lock": [["lock", ID, "-o", "{theirs}/manifest.json"], ["lock", ID, "-o", "{out}/rlds.lock"]],
     "mix": [["mix", ID, ID, "-o", "{theirs}/manifest.json"]],
     "path": [["path", ID], ["path", "local/mine"]],
     "preprocess": [
@@ -127,6 +130,7 @@ COMMANDS = {
     ],
     "sample": [["sample", ID, "-n", "2"]],
     "score": [["score", ID, "-600", "--low", "-1000", "--high", "0"]],
+    "sync": [["sync", "{out}/rlds.lock"], ["sync", "{theirs}/manifest.json"]],
     "train": [
         ["train", "--copy", "bc", "--out", "{theirs}/manifest.json"],
         ["train", "bc", "--dataset", ID, "--steps", "1", "--out", "{theirs}", "--quiet"],
@@ -303,7 +307,8 @@ def test_no_command_changes_a_file_of_others(shared, name):
         for place, content in before.items():
             changed = {path for path in content if after[place].get(path) != content[path]}
             assert changed == set(), (command, ran)
-        if name not in {"train", "config set"}:  # whose new files are put where the command says
+        # New files of others are where the command says. Those of identify are its index.
+        if name not in {"train", "config set", "lock", "identify"}:
             assert {place: found.keys() - before[place].keys() for place, found in after.items()} == {
                 "home": set(),
                 "outside": set(),

@@ -26,7 +26,7 @@ def test_an_intact_dataset_is_reported_as_intact(rlds):
     ran = rlds("verify", "demo/pendulum")
 
     assert ran.code == 0
-    assert ran.out.startswith("demo/pendulum: intact (4 files, ")
+    assert ran.out.startswith("demo/pendulum: intact (6 files, ")
 
 
 @pytest.mark.usefixtures("stored")
