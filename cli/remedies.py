@@ -12,6 +12,7 @@ from datasets_rl.errors import Argument, Call
 COMMANDS = {
     "append_episodes": ("append",),
     "download": ("download",),
+    "citing.write_statement": ("cite", "--statement"),
     "info": ("info",),
     "lockfile.sync": ("sync",),
     "lockfile.write_lock": ("lock",),

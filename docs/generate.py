@@ -42,6 +42,7 @@ MODULES = {
     "Texts for learning from human feedback": "datasets_rl.rlhf",
     "Data of vision-language-action models": "datasets_rl.vla",
     "Locks of datasets": "datasets_rl.lockfile",
+    "Statements for papers": "datasets_rl.citing",
 }
 """Modules with further public names, by subject."""
 INDEXES = {"Get started": "get-started", "Concepts": "concepts"}

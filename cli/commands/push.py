@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,12 @@ def run(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="hf://USER/NAME, or hf://USER/NAME@BRANCH.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     message: Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit message.")] = "",
+    statement: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the dataset in a statement of `rlds cite --statement`, to publish beside it."
+        ),
+    ] = None,
 ) -> Result:
     """Publish a stored dataset on the Hugging Face hub, with a README. Prints its address.
 
@@ -30,6 +37,7 @@ def run(
       rlds push demo/pendulum hf://me/pendulum
       rlds push d4rl/hopper-medium-v2@td3_bc hf://me/hopper-td3-bc --private
       rlds push ./hopper-td3 hf://me/hopper-td3 -m "Second run"
+      rlds push demo/pendulum hf://me/pendulum --statement statement/demo-pendulum
     """
     from datasets_rl.fetch.asset import LOCAL
     from datasets_rl.format.manifest import Manifest
@@ -40,7 +48,7 @@ def run(
     manifest = Manifest.read(locate(**place))
     if local := sorted({file.url for file in manifest.raw if file.url.startswith(LOCAL)}):
         shell.printer.note(f"its manifest, which is published, names {len(local):,} files of this machine: {local[0]}")
-    pushed = push(address=address, private=private, message=message, **place)
+    pushed = push(address=address, private=private, message=message, statement=statement, **place)
     shell.printer.note(f"license: {manifest.license or 'not stated'}. Make sure that you may publish the dataset")
     facts = (
         ("published", pushed.address),

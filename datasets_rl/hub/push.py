@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from datasets_rl import store
-from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.disk import MANIFEST_FILE, expand_home
 from datasets_rl.errors import SWITCH_ON, IntegrityError, OfflineError, PushError, Remedy
 from datasets_rl.fetch import fetch
 from datasets_rl.fetch.asset import Asset
@@ -34,6 +34,7 @@ from datasets_rl.format.images.video_files import VIDEO_FOLDER
 from datasets_rl.format.manifest import Manifest, checked_manifest
 from datasets_rl.format.schema import DATA_SUFFIXES
 from datasets_rl.format.summary import read_document
+from datasets_rl.hub.attached import ATTACHED, TABLES, attached_files
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -75,6 +76,7 @@ def push(
     *,
     private: bool = False,
     message: str = "",
+    statement: Path | str | None = None,
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Pushed:
@@ -93,12 +95,15 @@ def push(
         address: The repository, ``hf://user/name``, or a branch, ``hf://user/name@branch``.
         private: Whether a new repository is private. An existing repository is not changed.
         message: The commit message, by default ``Push ID with datasets-rl``.
+        statement: The folder of the dataset in a statement, such as ``statement/demo-pendulum``: the datasheet, and
+            croissant.json with its tables, which the viewer of the hub shows. Without, the files of an earlier statement in
+            the repository are deleted, because they describe an earlier dataset.
         root: The folder of the source, by default ``<RLDS_HOME>/<source>``.
         settings: The settings, by default from the environment.
 
     Raises:
         UnknownIdError: If the dataset is not stored.
-        InvalidArgumentError: If the address does not name a repository.
+        InvalidArgumentError: If the address does not name a repository, or the statement is not of this dataset.
         IntegrityError: If a file of the dataset differs from the manifest. No file is published.
         PushError: If the hub does not accept the dataset, or cannot be reached.
         OfflineError: If the network is disabled.
@@ -109,11 +114,18 @@ def push(
     manifest = _published_manifest(folder)
     if settings.offline:
         raise OfflineError(address, hint=SWITCH_ON)
+    described = None if statement is None else expand_home(statement).absolute()
+    attached = [] if described is None else attached_files(described, manifest)
     hub = _Hub.connect(repository, branch or "main", settings)
     chunks = _checked_chunks(folder, manifest, settings)
     existing = hub.create_branch(private=private)
-    card = dataset_card(manifest, repository) if _CARD not in existing or hub.has_generated_card() else None
+    card = (
+        dataset_card(manifest, repository, [path for path in TABLES if path in attached])
+        if _CARD not in existing or hub.has_generated_card()
+        else None
+    )
     additions = hub.send(folder, manifest, chunks)
+    additions += hub.attach({path: described / path for path in attached} if described else {})
     texts = {MANIFEST_FILE: (folder / MANIFEST_FILE).read_text(encoding="utf-8")}
     texts |= {CHUNKS_FILE: json.dumps(chunks.to_json(), indent=1) + "\n"} if chunks.files else {}
     texts |= {} if card is None else {_CARD: card}
@@ -159,7 +171,11 @@ def _chunk_digests(path: Path, size: int) -> tuple[str, ...]:
 def _is_own(path: str) -> bool:
     """Return whether a file of a repository with a stored dataset is a file of this dataset."""
     top = path.partition("/")[0]
-    return top in {"chunks", "metadata", VIDEO_FOLDER, CHUNKS_FILE} or (top == path and path.endswith(DATA_SUFFIXES))
+    return (
+        path in ATTACHED
+        or top in {"chunks", "metadata", VIDEO_FOLDER, CHUNKS_FILE}
+        or (top == path and path.endswith(DATA_SUFFIXES))
+    )
 
 
 @dataclass(frozen=True)
@@ -210,6 +226,16 @@ class _Hub:
                 advance(sum(piece.bytes for piece in group))
                 added += additions
         return added
+
+    def attach(self, files: Mapping[str, Path]) -> list[CommitOperationAdd]:
+        """Send the files of a statement, and return the operations that add the files."""
+        from huggingface_hub import CommitOperationAdd
+
+        additions = [CommitOperationAdd(path, file) for path, file in files.items()]
+        if additions:
+            with _without_bars():
+                self._persist(lambda: self._upload(additions))
+        return additions
 
     def _upload(self, additions: Sequence[CommitOperationAdd]) -> None:
         self.api.preupload_lfs_files(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from datasets_rl.catalog.citations import manifest_citations
@@ -38,12 +39,13 @@ _SIZES = (
 _STATISTICS = ("mean", "std", "min", "max")
 
 
-def dataset_card(manifest: Manifest, repository: str) -> str:
+def dataset_card(manifest: Manifest, repository: str, tables: Sequence[str] = ()) -> str:
     """Return the card, Markdown with YAML front matter.
 
     Args:
         manifest: The manifest of the dataset.
         repository: The repository on the hub, ``user/name``.
+        tables: Paths of Parquet tables in the repository, which the viewer of the hub shows.
     """
     sections = (
         ("Load", _load_lines(repository)),
@@ -58,10 +60,12 @@ def dataset_card(manifest: Manifest, repository: str) -> str:
     )
     title = [f"# {repository.partition('/')[2]}", "", _summary(manifest)]
     body = [line for name, lines in sections if lines for line in ("", f"## {name}", "", *lines)]
-    return "\n".join(["---", *_front_matter(manifest, repository), "---", "", GENERATED, "", *title, *body]) + "\n"
+    return (
+        "\n".join(["---", *_front_matter(manifest, repository, tables), "---", "", GENERATED, "", *title, *body]) + "\n"
+    )
 
 
-def _front_matter(manifest: Manifest, repository: str) -> Iterator[str]:
+def _front_matter(manifest: Manifest, repository: str, tables: Sequence[str]) -> Iterator[str]:
     size = next((name for limit, name in _SIZES if manifest.steps < limit), "10B<n<100B")
     fields: dict[str, Any] = {
         "pretty_name": repository.partition("/")[2],
@@ -69,10 +73,15 @@ def _front_matter(manifest: Manifest, repository: str) -> Iterator[str]:
         "task_categories": ["reinforcement-learning"],
         "size_categories": [size],
         "tags": ["offline-rl", "reinforcement-learning", "datasets-rl", *_environment_tag(manifest)],
-        "viewer": False,  # the viewer of the hub cannot read .npy files
+        # The viewer of the hub cannot read .npy files.
+        **({"configs": [*map(_config, tables)]} if tables else {"viewer": False}),
     }
     # Every JSON value is a YAML value.
     yield from (f"{name}: {json.dumps(value)}" for name, value in fields.items())
+
+
+def _config(table: str) -> dict[str, Any]:
+    return {"config_name": PurePosixPath(table).stem, "data_files": table}
 
 
 def _license_fields(text: str) -> dict[str, str]:

@@ -92,3 +92,46 @@ def test_cite_as_json_has_the_entries_of_each_dataset(rlds):
 
 def test_an_unknown_id_cannot_be_cited(rlds):
     assert rlds("cite", "d4rl/nope").code == 3
+
+
+def test_a_statement_is_written_with_what_is_left_open(rlds, stored, tmp_path):  # noqa: ARG001 - the dataset is in the home
+    ran = rlds("cite", "--statement", "demo/pendulum", "--out", tmp_path / "out", "--parquet", "--json")
+    (one,) = ran.json["datasets"]
+
+    assert ran.code == 0
+    assert (one["id"], one["folder"]) == ("demo/pendulum", str(tmp_path / "out" / "demo-pendulum"))
+    assert {"creators", "funding", "version"} <= {*one["open"]}
+    assert "license" not in one["open"]
+    files = {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*") if path.is_file()
+    }
+    assert files == {
+        "references.bib",
+        "appendix.tex",
+        "demo-pendulum/datasheet.md",
+        "demo-pendulum/croissant.json",
+        *(
+            f"demo-pendulum/parquet/{name}"
+            for name in ("dataset.toml", "episodes.parquet", "rlds-export.json", "steps.parquet")
+        ),
+    }
+    again = rlds("cite", "--statement", "demo/pendulum", "--out", tmp_path / "out")
+    assert again.code == 2
+    assert "why: it exists and is not an empty folder" in again.err
+    assert "--out" in again.err
+
+
+def test_options_of_a_statement_need_the_statement(rlds):
+    ran = rlds("cite", "demo/pendulum", "--parquet", "--no-audit")
+
+    assert ran.code == 2
+    assert "--parquet, --no-audit is given without --statement" in ran.err
+
+
+@pytest.mark.usefixtures("hub", "stored")
+def test_a_push_with_a_folder_that_is_no_statement_says_which_command_writes_one(rlds, tmp_path):
+    ran = rlds("push", "demo/pendulum", "hf://me/pendulum", "--statement", tmp_path)
+
+    assert ran.code == 2
+    assert "is not the statement of a dataset" in ran.err
+    assert "next: rlds cite --statement demo/pendulum --out PATH writes the statement of the dataset" in ran.err

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from servers import File, Status, serve
 from upstreams import PublicHub, publishing
 
 from datasets_rl import Manifest, Selection, cite, download, load, push, verify
+from datasets_rl.citing import write_statement
 from datasets_rl.datasets import remote
 from datasets_rl.errors import (
     ConversionError,
@@ -117,6 +119,43 @@ def test_the_card_has_valid_front_matter_counts_and_the_citation(hub, pendulum):
     assert "| `observation` | float32 | [3] |" in card
     assert 'load("hf://me/pendulum"' in card
     assert "@article{towers2024gymnasium," in card
+
+
+def test_a_statement_is_published_beside_the_dataset_and_the_hub_shows_its_tables(hub, pendulum, tmp_path):
+    (written,) = write_statement(pendulum, out=tmp_path / "out", tables=True, audited=False)
+    (written.folder / "datasheet.md").write_text("All questions are answered.")
+    push(pendulum, "hf://me/pendulum", statement=written.folder)
+
+    files = published(hub)
+    names = ("croissant.json", "datasheet.md", "parquet/steps.parquet", "parquet/episodes.parquet")
+    assert {name: files[name] for name in names} == {name: (written.folder / name).read_bytes() for name in names}
+    matter = yaml.safe_load(files["README.md"].decode().split("---")[1])
+    assert "viewer" not in matter
+    for config in matter["configs"]:
+        (tmp_path / "shown.parquet").write_bytes(files[config["data_files"]])
+        shown = datasets.Dataset.from_parquet(str(tmp_path / "shown.parquet"), cache_dir=str(tmp_path / "cache"))
+        assert len(shown) == {"steps": 15_000, "episodes": 75}[config["config_name"]]
+        (tmp_path / "shown.parquet").unlink()
+    copy = download("hf://me/pendulum")
+    assert not verify(copy, deep=True).problems
+    (of_copy,) = write_statement(copy, out=tmp_path / "of_copy", audited=False)
+    stated = json.loads((of_copy.folder / "croissant.json").read_text())["rai:dataCollectionRawData"]
+    assert f"a copy of hf://datasets/me/pendulum@{hub.branches['me/pendulum', 'main']}" in stated
+    # A statement of an earlier dataset would be wrong.
+    push(pendulum, "hf://me/pendulum")
+    assert not {*names} & published(hub).keys()
+    assert "viewer: false" in published(hub)["README.md"].decode()
+
+
+def test_a_statement_of_other_files_is_not_published(hub, pendulum, tmp_path):
+    (written,) = write_statement(pendulum, out=tmp_path / "out", audited=False)
+    file = written.folder / "croissant.json"
+    file.write_text(file.read_text().replace(f"+{written.statement.manifest.files_digest[:12]}", "+000000000000"))
+
+    for folder, problem in ((written.folder, "has the version 0.0.0.000000000000"), (tmp_path, "is not the statement")):
+        with pytest.raises(InvalidArgumentError, match=problem):
+            push(pendulum, "hf://me/pendulum", statement=folder)
+    assert not hub.branches
 
 
 def test_pushing_again_sends_nothing_and_makes_no_commit(hub, pendulum):

@@ -1,0 +1,3 @@
+from .statement import Statement as Statement
+from .write import WrittenStatement as WrittenStatement
+from .write import write_statement as write_statement

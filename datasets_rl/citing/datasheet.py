@@ -1,0 +1,36 @@
+"""The datasheet of a dataset in Markdown: each question with the answer, or marked as open."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from datasets_rl.citing.answers import Answer, answers_of, open_answers
+from datasets_rl.citing.statement import Statement
+
+_OPEN = "**Open.** Neither the manifest nor the lock nor the audit states the answer."
+
+
+def datasheet(statement: Statement) -> str:
+    """Return the datasheet. Authors answer the open questions in the file."""
+    lines = [f"# Datasheet of {statement.id}", "", "## Left open", ""]
+    lines += [f"- {one.topic}{f': {_text(one.note)}' if one.note else ''}" for one in open_answers(statement)]
+    for section, answers in groupby(answers_of(statement), lambda one: one.section):
+        lines += ["", f"## {section}"]
+        for answer in answers:
+            lines += ["", f"**{answer.question}**", "", *_lines(answer)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(answer: Answer) -> list[str]:
+    if not answer.lines:
+        return [f"{_OPEN} {_text(answer.note)}." if answer.note else _OPEN]
+    return (
+        [_text(line) for line in answer.lines]
+        if len(answer.lines) == 1
+        else [f"- {_text(one)}" for one in answer.lines]
+    )
+
+
+def _text(text: str) -> str:
+    """Return a text of an upstream on a single line, as plain Markdown without tags."""
+    return " ".join(text.split()).replace("<", "&lt;")

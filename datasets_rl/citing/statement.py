@@ -1,0 +1,112 @@
+"""The contract of statements: what is known about a dataset, from which each document is made."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datasets_rl.catalog.citations import Citation, manifest_citations
+from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.reader import StoredDataset
+from datasets_rl.lockfile.lock import LockedMixture
+
+if TYPE_CHECKING:
+    from datasets_rl.auditing import Audit
+
+_SPLIT = "split"
+"""Metadata of episodes in which upstreams state the part of each episode, such as train."""
+_YEAR = re.compile(r"year\s*=\s*[{\"]?\s*(\d{4})")
+_UPSTREAM_VERSION = re.compile(r"[-_]v(\d+)(?:@.*)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is known about a stored dataset."""
+
+    id: str
+    """The id under which the dataset is stored, or the id in the manifest."""
+    manifest: Manifest
+    citations: tuple[Citation, ...]
+    audit: Audit | None
+    """None if no audit was made."""
+    parts: tuple[str, ...]
+    """Which part of the dataset is for what, a sentence each: splits that the upstream states, and shares of mixtures."""
+    stored: str
+    """The day on which the version was stored, in UTC, such as 2026-11-28."""
+    lock: str = ""
+    """The name of the lock that has the dataset. Empty without a lock."""
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        name: str,
+        *,
+        audit: Audit | None = None,
+        mixtures: Sequence[LockedMixture] = (),
+        lock: str = "",
+    ) -> Statement:
+        """Return the statement of a stored dataset.
+
+        Args:
+            folder: The folder of the version.
+            name: The id under which the dataset is stored, as in the lock.
+            audit: The audit of the dataset.
+            mixtures: The mixtures of the lock.
+            lock: The name of the lock.
+        """
+        stored = StoredDataset(folder)
+        citations = {one.key: one for one in manifest_citations(stored.manifest)}
+        written = datetime.fromtimestamp((folder / MANIFEST_FILE).stat().st_mtime, timezone.utc)
+        return cls(
+            name,
+            stored.manifest,
+            tuple(citations.values()),
+            audit,
+            (*_splits(stored), *_shares(name, mixtures)),
+            written.date().isoformat(),
+            lock,
+        )
+
+    @property
+    def year(self) -> str:
+        """The year of the last publication that the dataset cites. Empty if no entry has a year."""
+        return max((year for one in self.citations for year in _YEAR.findall(one.bibtex)), default="")
+
+    @property
+    def upstream_version(self) -> str:
+        """The version number at the end of the name: 2 of ``d4rl/hopper-medium-v2``. Empty if the name has none."""
+        found = _UPSTREAM_VERSION.search(self.manifest.id)
+        return found[1] if found else ""
+
+    @property
+    def is_license_stated(self) -> bool:
+        """Whether the upstream states a license."""
+        return bool(self.manifest.license) and not self.manifest.license.lower().startswith("not stated")
+
+
+def _splits(stored: StoredDataset) -> Iterator[str]:
+    """Yield the number of episodes of each split that the upstream states."""
+    if _SPLIT not in stored.episodes.metadata_names:
+        return
+    values = np.asarray(stored.episodes[_SPLIT])
+    for name, count in sorted(Counter(map(str, values.tolist())).items()):
+        episodes = "1 episode has" if count == 1 else f"{count:,} episodes have"
+        yield f"{episodes} the split {name}, as the upstream states"
+
+
+def _shares(name: str, mixtures: Sequence[LockedMixture]) -> Iterator[str]:
+    for mixture in mixtures:
+        for member in mixture.members:
+            if member.get("dataset") == name:
+                weight = member.get("weight")
+                share = "a share by its size" if weight is None else f"the weight {weight:g}"
+                yield f"the mixture {mixture.file} has the dataset with {share}"
