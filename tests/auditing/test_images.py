@@ -38,7 +38,7 @@ CHECKS = [
     "video_lag",
 ]
 PLANTS = [name for name, fault in FAULTS.items() if fault.check in CHECKS]
-FORMS = ("raw", "compressed", "encoded", "video")
+FORMS = ("raw", "encoded", *(pytest.param(form, marks=pytest.mark.slow) for form in ("compressed", "video")))
 CAMERA = ("observation", "camera")
 
 

@@ -59,12 +59,12 @@ print(peak() - memory, after, before)
 
 CASES = [
     ("load", 100),
-    ("epoch", 250),
+    pytest.param("epoch", 250, marks=pytest.mark.slow),
     ("sequences", 350),
-    ("slices", 250),
-    ("priorities", 250),
+    pytest.param("slices", 250, marks=pytest.mark.slow),
+    pytest.param("priorities", 250, marks=pytest.mark.slow),
     pytest.param("slices by priority", 350, marks=pytest.mark.slow),
-    ("without unknown finals", 350),
+    pytest.param("without unknown finals", 350, marks=pytest.mark.slow),
     pytest.param("selected episodes", 350, marks=pytest.mark.slow),
 ]
 

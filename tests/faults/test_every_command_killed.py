@@ -50,6 +50,8 @@ class Scenario:
     """Whether the dataset is stored before the command."""
     again: tuple[int, ...] = (0,)
     """The codes with which the same command may end after a kill."""
+    first: list[str] = field(default_factory=list)
+    """The first part of a command that publishes twice, as a command. The state after this part is as good as the two others."""
     half: tuple[int, ...] = ()
     """The codes with which another command may end besides, because some of the versions are deleted."""
 
@@ -69,7 +71,11 @@ SCENARIOS = {
         ["append", "local/mine", f"{ID}@x"],
         [["preprocess", ID, *SCALE, "--as", "x"], ["append", "local/mine", ID]],
     ),
-    "append two": Scenario(["append", "local/mine", ID, f"{ID}@x"], [["preprocess", ID, *SCALE, "--as", "x"]]),
+    "append two": Scenario(
+        ["append", "local/mine", ID, f"{ID}@x"],
+        [["preprocess", ID, *SCALE, "--as", "x"]],
+        first=["append", "local/mine", ID],
+    ),
     "preprocess": Scenario(["preprocess", ID, *SCALE, *KEEP, "--as", "long"]),
     "preprocess --force": Scenario(
         ["preprocess", ID, *SCALE, "--as", "x", "--force"], [["preprocess", ID, *KEEP, "--as", "x"]]
@@ -257,13 +263,19 @@ class Trial:
         self.after = tree(self.home)
         self.done = folder / "after"
         shutil.copytree(self.home, self.done)
+        self.between = []
+        if scenario.first:
+            self.put_back()
+            self.ends(scenario.first)
+            self.between.append(folder / "between")
+            shutil.copytree(self.home, self.between[0])
         self.expected = {}
 
     def ends_of(self, other):
         """Return the results of another command on an undisturbed folder, before and after this command."""
         if tuple(other) not in self.expected:
             ends = self.expected[tuple(other)] = []
-            for origin in (self.start, self.done):
+            for origin in (self.start, self.done, *self.between):
                 self.put_back(origin)
                 answer = self.run(other)
                 ends.append((answer["code"], public(tree(self.home))))
