@@ -13,6 +13,7 @@ import numpy as np
 import planting
 import pytest
 
+from datasets_rl import Settings, download, preprocess
 from datasets_rl.auditing import CHECKS, audit
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.checks import check_class
@@ -242,3 +243,12 @@ def test_all_checks_have_a_rule_a_reason_and_limits() -> None:
         assert one.rule.endswith(".")
         assert one.why.endswith(".")
         assert one.limits.endswith(".")
+
+
+def test_a_dataset_that_a_recipe_normalized_is_no_fault(tmp_path):
+    """The policies of demo/pendulum move in three ways, of which two look like the third after a normalization."""
+    settings = Settings(home=tmp_path, progress=False)
+    folder = preprocess(
+        download("demo/pendulum", settings=settings), Recipe.inline(["normalize"]), name="n", settings=settings
+    )
+    assert not audit(folder, checks=["normalized_twice"], settings=settings).findings
