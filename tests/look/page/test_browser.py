@@ -12,7 +12,8 @@ import pytest
 import view_data
 from chromium import browser, needs_chromium
 
-from datasets_rl.look.page import Panel, ViewServer, report_page
+from datasets_rl.differences import compare
+from datasets_rl.look.page import Pairs, Panel, ViewServer, report_page
 
 pytestmark = needs_chromium
 
@@ -488,3 +489,67 @@ def test_the_page_says_that_the_server_has_ended(page, stored):
     page.run("location.hash = '#/episodes/0'")
     page.has_text("The server has ended. Start it again")
     page.driver.get_log("browser")  # the browser reports the refused connection
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two datasets of images and states, of which episode 1 differs in an image at step 7, and in a state at the steps 9 to 11."""
+    folder = tmp_path_factory.mktemp("compared")
+    first, second = view_data.mixed_dataset(folder / "a"), view_data.mixed_dataset(folder / "b", changed=True)
+    found = compare(first, second, names=("first", "<b>second</b>"))
+    return [Panel(first, name="first", pairs=Pairs(found, first, second)), Panel(second, name="<b>second</b>")]
+
+
+def check_pair(page, url):
+    """Check the page of the pair that differs, and the way to the page."""
+    page.open(url + "#/pairs")
+    page.has_text("1 of 2 differ")
+    assert "<b>second</b>" in page.text()  # a text, not markup
+    page.click("#pairs a.open")
+    page.wait("return location.hash.startsWith('#/pair/1')")
+    page.wait("return document.querySelectorAll('.frames.beside img').length === 2")
+    assert page.run("return Number(document.querySelector('.player input').value)") == 7
+    page.wait(
+        "return [...document.querySelectorAll('.frames.beside img')].every((one) => one.complete && one.naturalWidth)"
+    )
+    pixels = """
+        const canvas = Object.assign(document.createElement('canvas'), {width: 24, height: 24});
+        const context = canvas.getContext('2d', {willReadFrequently: true});
+        return [...document.querySelectorAll('.frames.beside img')].map((image) => {
+            context.drawImage(image, 0, 0);
+            return [...context.getImageData(4, 3, 1, 1).data].slice(0, 3);
+        })"""
+    assert page.run(pixels)[1] == [0, 255, 0]
+    assert page.run(pixels)[0] != [0, 255, 0]
+    page.wait("return document.querySelectorAll('.multiples .chart path.curve').length >= 12")
+    assert page.run("return document.querySelectorAll('.multiples line.first').length") == 1
+    page.has_text("3 of 15", "#differences")
+    page.has_text("9", "#differences")
+
+    page.press("d")
+    page.has_text("Values at step 9", ".row, section:has(.row)")
+    page.wait("return document.querySelectorAll('.differs-cell').length === 2")
+    first, second = page.run("return [...document.querySelectorAll('.differs-cell')].map((one) => one.innerText)")
+    difference = np.subtract(numbers(second), numbers(first))
+    assert difference == pytest.approx([0, 0, 0, 0, 100, 0], abs=1e-4)
+
+
+def test_a_pair_of_episodes_is_shown_on_the_same_axes(page, compared):
+    server = ViewServer(compared, port=0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        check_pair(page, server.url)
+        page.run("location.hash = '#/pair/0'")
+        page.has_text("All values of the steps that both have are equal.")
+        page.press("j")
+        page.wait("return location.hash.startsWith('#/pair/1')")
+    finally:
+        server.stop()
+        thread.join()
+
+
+def test_the_exported_file_shows_a_pair_of_episodes(page, compared, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_bytes(report_page(compared))
+    check_pair(page, file.as_uri())
