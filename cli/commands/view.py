@@ -131,7 +131,8 @@ def _open_compared(shell: Shell, datasets: list[str], stack: ExitStack) -> list[
     from datasets_rl.look.page import Pairs, Panel
 
     if len(datasets) != 2:
-        raise InvalidArgumentError(f"{len(datasets)} datasets are given, expected 2 with --diff")
+        are = "dataset is" if len(datasets) == 1 else "datasets are"
+        raise InvalidArgumentError(f"{len(datasets)} {are} given, expected 2 with --diff", hint="name two datasets")
     first, second = (
         stack.enter_context(opened(expand_home(one) if one.startswith("~") else one, settings=shell.settings))
         for one in datasets

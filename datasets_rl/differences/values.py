@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -46,8 +47,8 @@ class Comparison:
         after: The second dataset.
         pairs: Numbers of the paired episodes in both datasets, [P, 2].
         advance: Called with the number of steps that were compared.
-        differs: Called with the dotted key of a field in the first dataset, and with the numbers in the episode of steps with another
-            value.
+        differs: Called with the dotted key of a field in the first dataset, the steps of the episodes with another value, and the
+            elements with another value, in row-major order.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Comparison:
         after: StoredDataset,
         pairs: Numbers,
         advance: Callable[[int], object] = lambda _: None,
-        differs: Callable[[str, Numbers], object] = lambda *_: None,
+        differs: Callable[[str, Numbers, Numbers], object] = lambda *_: None,
     ) -> None:
         self._before, self._after, self._pairs, self._advance = before, after, pairs, advance
         self._differs = differs
@@ -76,7 +77,7 @@ class Comparison:
                 field.name,
                 other.name,
                 self._texts(field, other),
-                lambda steps, name=field.name: self._differs(name, steps),  # type: ignore[misc]
+                partial(self._differs, field.name),
             )
             for field, other in chosen
         }
@@ -207,7 +208,7 @@ class _Counts:
         name: str,
         other_name: str,
         texts: tuple[Sequence[str], Sequence[str]] | None = None,
-        differs: Callable[[Numbers], object] = lambda _: None,
+        differs: Callable[[Numbers, Numbers], object] = lambda *_: None,
     ) -> None:
         self.compared = self._steps = self._values = 0
         self._pairs, self._names, self._differs = pairs, (name, other_name), differs
@@ -233,7 +234,7 @@ class _Counts:
         self._steps += len(rows)
         self._values += int(np.count_nonzero(unequal))
         self._different[block.pairs[rows]] = True
-        self._differs(block.steps[rows])
+        self._differs(block.steps[rows], np.flatnonzero(unequal.any(axis=0)))
         self._keep_first(int(rows[0]), unequal, (flat, others), mine.shape[1:], block)
         self._keep_greatest(flat[unequal], others[unequal])
 

@@ -90,6 +90,63 @@ def test_the_exported_file_has_the_findings_of_an_audit_and_their_episodes(rlds,
     assert exported(file)["overview"]["datasets"][0]["findings"] is None
 
 
+@pytest.fixture
+def normalized(rlds, stored):
+    assert rlds("preprocess", "demo/pendulum", "-t", "normalize", "--in-place").code == 0
+    return stored
+
+
+@pytest.mark.usefixtures("normalized")
+def test_two_versions_are_shown_beside_each_other_from_the_first_pair_that_differs(view):
+    _, url = view("demo/pendulum:0001", "demo/pendulum", "--diff", "--no-open")
+    address, _, place = url.partition("#")
+    with httpx.Client(base_url=address, trust_env=False) as client:
+        names = [one["id"] for one in client.get("data/overview").json()["datasets"]]
+        pair = client.get("data/pairs/0").json()
+
+    assert place == "/pair/0"
+    assert names == ["demo/pendulum:0001", "demo/pendulum"]
+    assert [one["name"] for one in pair["fields"] if one["first"]] == ["observation"]
+
+
+def test_raw_files_are_shown_beside_a_dataset_and_are_not_stored(rlds, home, tmp_path):
+    made = [trajectory(20 + number, seed=number) for number in range(4)]
+    folder = write_dataset(tmp_path / "a", made).folder
+    made[2].steps["action",][5, 1] = 9
+    changed = write_dataset(tmp_path / "b", made).folder
+    raw, file = tmp_path / "raw", tmp_path / "report.html"
+    assert rlds("export", changed, "--to", "hdf5", "-o", raw).code == 0
+    before = {*home.rglob("*")}
+
+    assert rlds("view", folder, raw, "--diff", "--export", file).code == 0
+    documents = exported(file)
+    assert [row["episodes"] for row in documents["pairs"]["rows"]] == [[2, 2]]
+    assert documents["pairs/2"]["first"] == 5
+    assert {*home.rglob("*")} == before
+
+    assert rlds("view", folder, raw, "--diff", "--episode", "3", "--export", file, "--force").code == 0
+    assert {"pairs/2", "pairs/3"} < exported(file).keys()
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--diff"], "1 dataset is given why: expected 2 with --diff"),
+        (["demo/pendulum", "demo/pendulum", "--diff"], "3 datasets are given why: expected 2 with --diff"),
+        (["demo/pendulum", "--episode", "3"], "--episode is given without --diff"),
+        (
+            ["demo/pendulum", "--diff", "--episode", "75"],
+            "demo/pendulum has no episode 75 why: expected 0 to 74",
+        ),
+    ],
+)
+def test_wrong_usage_of_a_comparison_is_explained(rlds, words, message):
+    ran = rlds("view", "demo/pendulum", *words, "--no-open")
+    assert ran.code == 2
+    assert message in " ".join(ran.err.split())
+
+
 @pytest.mark.usefixtures("stored")
 def test_an_existing_file_is_overwritten_only_on_request(rlds, tmp_path):
     file = tmp_path / "report.html"

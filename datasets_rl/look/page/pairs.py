@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any
@@ -61,8 +62,11 @@ class Pairs:
         """Return the pair of an episode of the first dataset.
 
         Raises:
-            InvalidArgumentError: If only the first dataset has the episode, or no dataset.
+            InvalidArgumentError: If only the first dataset has the episode, or if there is no such episode.
         """
+        if episode >= len(self._before.episodes):
+            last = len(self._before.episodes) - 1
+            raise InvalidArgumentError(f"{self._found.before.name} has no episode {episode:,}, expected 0 to {last:,}")
         places = np.flatnonzero(self._numbers[:, 0] == episode)
         if not len(places):
             raise InvalidArgumentError(
@@ -117,23 +121,36 @@ class Pairs:
         """Return what differs in a pair, as JSON values. The values of both episodes are read.
 
         ``runs`` of a field has the steps with another value: the first step, and the step after the last, of at most 1,000 runs. In
-        an episode with more runs, near runs are a single run.
+        an episode with more runs, near runs are a single run. ``elements`` has the first 1,000 elements with another value.
 
         Raises:
             InvalidArgumentError: If there is no such pair.
         """
         if not 0 <= pair < len(self._numbers):
             raise InvalidArgumentError(f"pair {pair:,} does not exist, expected 0 to {len(self._numbers) - 1:,}")
-        steps: dict[str, list[NDArray[np.int64]]] = {}
+        steps: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
+        elements: dict[str, set[int]] = defaultdict(set)
+
+        def add(name: str, which: NDArray[np.int64], where: NDArray[np.int64]) -> None:
+            steps[name].append(which)
+            elements[name].update(where[:MAX_POINTS].tolist())
+
         comparison = Comparison(
             self._before,
             self._after,
             self._numbers[pair : pair + 1],
-            differs=lambda name, which: steps.setdefault(name, []).append(which),
+            differs=add,
         )
         names = {one.name: one.other_name for one in self._found.fields if one.of_steps}
         compared = [*comparison.fields(names), *comparison.columns()]
-        fields = [{**self._entry(one, pair), "runs": _runs(steps.get(one.name, []))} for one in compared]
+        fields = [
+            {
+                **self._entry(one, pair),
+                "runs": _runs(steps[one.name]),
+                "elements": sorted(elements[one.name])[:MAX_POINTS],
+            }
+            for one in compared
+        ]
         firsts = [one.first.step for one in compared if one.first is not None and one.first.step >= 0]
         place = int(np.searchsorted(self.different, pair))
         after = place + (place < len(self.different) and int(self.different[place]) == pair)

@@ -225,8 +225,7 @@ PLAYED = """
 def test_all_cameras_play_side_by_side_with_the_actions_under_them(page, urls):
     page.open(urls["cameras"] + "#/episode/0/1?t=3")
     page.wait(PLAYED.replace("return [", "const shown = [") + "; return shown.every((step) => step === 3)")
-    boxes = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().toJSON())"
-    frames, curves = page.run(boxes, "figure"), page.run(boxes, ".look > .curves .chart")
+    frames, curves = page.run(BOXES, "figure"), page.run(BOXES, ".look > .curves .chart")
 
     assert len(frames) == len(view_data.CAMERAS)
     assert len({frame["top"] for frame in frames}) == 1
@@ -271,6 +270,7 @@ def test_two_datasets_are_compared_and_share_the_cursor(page, urls):
     )
 
 
+BOXES = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().toJSON())"
 LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3').innerText === 'length')"
 
 
@@ -523,6 +523,9 @@ def check_pair(page, url):
     assert page.run(pixels)[0] != [0, 255, 0]
     page.wait("return document.querySelectorAll('.multiples .chart path.curve').length >= 12")
     assert page.run("return document.querySelectorAll('.multiples line.first').length") == 1
+    assert page.run("return document.querySelectorAll('.multiples rect.differs').length") == 1
+    assert page.run(BOXES, ".frames.beside figure")[0]["top"] < page.run(BOXES, ".multiples")[0]["top"]
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
     page.has_text("3 of 15", "#differences")
     page.has_text("9", "#differences")
 

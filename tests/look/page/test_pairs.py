@@ -62,13 +62,13 @@ def test_a_pair_has_the_numbers_of_each_field_and_every_step_that_differs(ask):
     camera, state = field_of(pair, "observation.camera"), field_of(pair, "observation.state")
 
     assert (camera["steps"], camera["runs"], camera["first"]["step"]) == (1, [[7, 8]], 7)
-    assert (state["steps"], state["values"], state["runs"]) == (3, 3, [[9, 12]])
+    assert (state["steps"], state["values"], state["runs"], state["elements"]) == (3, 3, [[9, 12]], [4])
     assert state["other"] == "observation.joints"
     assert state["greatest"] == pytest.approx(100, rel=1e-5)
     assert (state["first"]["step"], state["first"]["element"], state["first"]["flat"]) == (9, [4], 4)
     assert pair["first"] == 7
     assert field_of(pair, "action")["first"] is None
-    assert field_of(pair, "action")["runs"] == []
+    assert field_of(pair, "action")["runs"] == field_of(pair, "action")["elements"] == []
 
 
 def test_an_equal_pair_has_no_difference_and_knows_the_nearest_that_differs(ask):

@@ -809,12 +809,12 @@ async function showPair(number_, query) {
   time.set(Number(query.get("t") ?? pair.first ?? 0));
   const own = `pair/${number_}`, go = (to) => { if (to !== null) location.hash = `#/pair/${to}`; };
   const described = (dataset, name) => overview.datasets[dataset].fields.find((field) => field.name === name);
-  const fields = pair.fields.filter((one) => one.of_steps).map((one) => ({ ...one, kind: described(0, one.name).kind, elements: described(0, one.name).elements }));
+  const fields = pair.fields.filter((one) => one.of_steps).map((one) => ({ ...one, kind: described(0, one.name).kind, size: described(0, one.name).elements }));
   const drawn = fields.filter((one) => one.kind === "number" && described(1, one.other).kind === "number"), differ = drawn.filter((one) => one.first), equal = drawn.filter((one) => !one.first);
   const start = (one) => (one.first ? Math.floor(one.first.flat / ELEMENTS) * ELEMENTS : 0);
   const box = (one, from) => pairCurves(pair, one, from, time);
-  const curves = await Promise.all(differ.map((one) => curvePicker([one], one.name, (_, from) => box(one, from), start(one))));
-  if (equal.length) curves.push(h("h2", {}, differ.length ? "Other fields" : "Fields"), await curvePicker(equal, equal[0].name, (name, from) => box(equal.find((one) => one.name === name), from)));
+  const curves = await Promise.all(differ.map((one) => curvePicker([{ name: one.name, elements: one.size }], one.name, (_, from) => box(one, from), start(one))));
+  if (equal.length) curves.push(h("h2", {}, differ.length ? "Other fields" : "Fields"), await curvePicker(equal.map((one) => ({ name: one.name, elements: one.size })), equal[0].name, (name, from) => box(equal.find((one) => one.name === name), from)));
   const pictures = fields.filter((one) => one.kind === "image" && described(1, one.other).kind === "image");
   const changes = fields.flatMap((one) => one.runs.map(([from]) => from)).sort((a, b) => a - b);
   const jump = (forward) => { const to = forward ? changes.find((one) => one > time.now) : changes.findLast((one) => one < time.now); if (to !== undefined) time.set(to); };
@@ -826,8 +826,9 @@ async function showPair(number_, query) {
     h("div", { class: "legend" }, panes.map((pane, at) => h("span", { class: "key" }, side(at, names[at]), h("b", {}, `episode ${number(pane.episode)}`), `${plural(pane.length, "step")}, ${pane.end}, return ${number(pane.return, 6)}`))),
     changes.length ? h("div", { class: "toolbar small" }, h("button", { type: "button", id: "earlier", onclick: () => jump(false) }, "Previous difference"), h("button", { type: "button", id: "later", onclick: () => jump(true) }, "Next difference"),
       h("span", { class: "quiet" }, `the first is at step ${number(pair.first)}; steps that differ are marked below the curves`)) : h("p", { class: "quiet" }, "All values of the steps that both have are equal."));
+  const listed = pair.fields.filter((one) => one.first || one.name !== one.other);
   keepStep(time, own, {}, pair.first ?? 0);
-  return { content: [heading, h("section", {}, differenceTable(pair.fields.filter((one) => one.first || one.name !== one.other), time)),
+  return { content: [heading, listed.length ? differenceTable(listed, time) : null,
     pictures.length ? h("div", { class: "frames beside" }, pictures.map((one) => [frame(panes[0], described(0, one.name), time), frame(panes[1], described(1, one.other), time)])) : null,
     h("div", { class: "curves" }, curves), pairTable(panes, fields, names, time), player(time, overview.datasets[0].fps)].filter(Boolean),
     keys: { ...stepKeys(time), j: () => go(pair.next), k: () => go(pair.previous), d: () => jump(true), D: () => jump(false) } };
@@ -839,11 +840,11 @@ async function pairCurves(pair, one, start, time) {
     const both = await Promise.all([one.name, one.other].map((field, at) => get(`${at}/episodes/${pair.episodes[at]}/curves`, { field, start })));
     const lines = both.map((curves, at) => curveLines(curves, at ? one.other : one.name, { length: pair.lengths[at] }).map((line) => ({ ...line, color: at, over: at === 1, text: "" })));
     const labels = both[0].labels, few = labels.length <= 4, field = overview.datasets[0].fields.find((found) => found.name === one.name);
-    const first = one.first, options = { length: time.length, time, discrete: isDiscrete(field), runs: one.runs };
+    const first = one.first, options = { length: time.length, time, discrete: isDiscrete(field) };
     const charts = labels.map((label, index) => lineChart(lines.map((of) => of[index]), {
-      ...options, first: first && first.flat === start + index ? first.step : null, ...(few ? { title: label, note: pointsNote(both[0]) } : { title: label.slice(one.name.length), height: 58, compact: true }) }));
+      ...options, runs: one.elements.includes(start + index) ? one.runs : [], first: first && first.flat === start + index ? first.step : null, ...(few ? { title: label, note: pointsNote(both[0]) } : { title: label.slice(one.name.length), height: 58, compact: true }) }));
     return few ? h("div", { class: "curves" }, charts)
-      : h("div", { class: "chart" }, h("div", { class: "chart-head" }, h("h3", {}, renamed(one)), h("span", { class: "quiet" }, plural(one.elements, "element"))), h("div", { class: "multiples" }, charts));
+      : h("div", { class: "chart" }, h("div", { class: "chart-head" }, h("h3", {}, renamed(one)), h("span", { class: "quiet" }, `${number(one.elements.length)} of ${plural(one.size, "element")} differ`)), h("div", { class: "multiples" }, charts));
   } catch (error) {
     return h("p", { class: "notice" }, error.message);
   }
