@@ -126,13 +126,13 @@ def _audit(shell: Shell, panels: list[Panel]) -> None:
 
 def _open_compared(shell: Shell, datasets: list[str], stack: ExitStack) -> list[Panel]:
     """Return the panels of two datasets of any kind that `rlds diff` takes, with their difference."""
+    if len(datasets) != 2:
+        are = "dataset is" if len(datasets) == 1 else "datasets are"
+        raise InvalidArgumentError(f"{len(datasets)} {are} given, expected 2 with --diff", hint="name two datasets")
     from datasets_rl.differences import compare
     from datasets_rl.downloading.opened import opened
     from datasets_rl.look.page import Pairs, Panel
 
-    if len(datasets) != 2:
-        are = "dataset is" if len(datasets) == 1 else "datasets are"
-        raise InvalidArgumentError(f"{len(datasets)} {are} given, expected 2 with --diff", hint="name two datasets")
     first, second = (
         stack.enter_context(opened(expand_home(one) if one.startswith("~") else one, settings=shell.settings))
         for one in datasets

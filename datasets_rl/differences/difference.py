@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -189,8 +190,15 @@ class Difference:
         return f"different: {', '.join(parts)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the difference as plain data."""
-        return {"equal": self.equal, "summary": self.summary, "moved": self.moved, **asdict(self)}
+        """Return the difference as plain data. Values that JSON does not have are texts: ``nan``, ``inf`` and ``-inf``."""
+        document = {"equal": self.equal, "summary": self.summary, "moved": self.moved, **asdict(self)}
+        for place in (one["first"] for one in document["fields"] if one["first"]):
+            place.update({side: _finite_or_text(place[side]) for side in ("before", "after")})
+        return document
+
+
+def _finite_or_text(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _count(number: int, unit: str) -> str:

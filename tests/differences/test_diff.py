@@ -344,7 +344,18 @@ def test_the_difference_is_plain_data(tmp_path, before):
     episodes = [changed(EPISODES[0], ("action",), 5, 1, 7.5), *EPISODES[1:]]
     document = json.loads(json.dumps(diff(before, write_dataset(tmp_path / "after", episodes).folder).to_json()))
     assert document["equal"] is False
-    assert [one["name"] for one in document["fields"] if one["first"]] == ["action"]
+    (action,) = (one for one in document["fields"] if one["first"])
+    assert (action["name"], action["episodes"], action["first"]["after"]) == ("action", [0], 7.5)
+
+
+def test_values_that_json_does_not_have_are_texts(tmp_path):
+    folders = [
+        write_dataset(tmp_path / str(number), [changed(EPISODES[0], ("action",), 3, 1, value)]).folder
+        for number, value in enumerate((np.nan, -np.inf))
+    ]
+    document = json.loads(json.dumps(diff(*folders).to_json(), allow_nan=False))
+    (first,) = (one["first"] for one in document["fields"] if one["first"])
+    assert (first["before"], first["after"]) == ("nan", "-inf")
 
 
 @given(
