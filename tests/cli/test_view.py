@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 
 import httpx
 import pytest
 from stored_data import trajectory, write_dataset
+
+from datasets_rl.look.page import ViewServer
 
 
 @pytest.fixture
@@ -47,15 +50,19 @@ def test_the_address_is_printed_and_ctrl_c_ends_the_server_cleanly(view):
     assert err.startswith("Ctrl-C ends the server. From another machine, first: ssh -L ")
 
 
-def test_a_mixture_is_viewed_by_its_members_with_their_shares(rlds, stored, tmp_path):
+def test_a_mixture_is_viewed_by_its_members_with_their_shares(rlds, tmp_path):
     file = tmp_path / "report.html"
-    rlds("mix", stored, stored, "--weights", "3,1", "-o", tmp_path / "mix.toml")
+    folders = [
+        write_dataset(tmp_path / name, [trajectory(30, seed=seed)], id=f"toy/{name}").folder
+        for seed, name in enumerate("ab")
+    ]
+    rlds("mix", *folders, "--weights", "3,1", "-o", tmp_path / "mix.toml")
 
     ran = rlds("view", tmp_path / "mix.toml", "--export", file)
 
     assert ran.code == 0
     facts = exported(file)["overview"]["datasets"]
-    assert [(one["id"], one["share"]) for one in facts] == [("demo/pendulum", 0.75), ("demo/pendulum", 0.25)]
+    assert [(one["id"], one["share"]) for one in facts] == [("toy/a", 0.75), ("toy/b", 0.25)]
 
 
 @pytest.mark.usefixtures("stored")
@@ -96,17 +103,29 @@ def normalized(rlds, stored):
     return stored
 
 
-@pytest.mark.usefixtures("normalized")
-def test_two_versions_are_shown_beside_each_other_from_the_first_pair_that_differs(view):
-    _, url = view("demo/pendulum:0001", "demo/pendulum", "--diff", "--no-open")
-    address, _, place = url.partition("#")
-    with httpx.Client(base_url=address, trust_env=False) as client:
-        names = [one["id"] for one in client.get("data/overview").json()["datasets"]]
-        pair = client.get("data/pairs/0").json()
+@pytest.fixture
+def panels(monkeypatch):
+    """The panels of the servers that ran: each server ends at once."""
+    shown, run = [], ViewServer.run
 
-    assert place == "/pair/0"
-    assert names == ["demo/pendulum:0001", "demo/pendulum"]
-    assert [one["name"] for one in pair["fields"] if one["first"]] == ["observation"]
+    def run_and_end(server):
+        shown.extend(server.panels)
+        server.stop()
+        run(server)
+
+    monkeypatch.setattr(ViewServer, "run", run_and_end)
+    return shown
+
+
+@pytest.mark.usefixtures("normalized")
+def test_two_versions_are_shown_beside_each_other_from_the_first_pair_that_differs(rlds, panels):
+    ran = rlds("view", "demo/pendulum:0001", "demo/pendulum", "--diff", "--no-open", "--port", "0")
+    assert (ran.code, ran.out.strip().partition("#")[2]) == (0, "/pair/0")
+    assert [panel.name for panel in panels] == ["demo/pendulum:0001", "demo/pendulum"]
+    assert [one["name"] for one in panels[0].pairs.pair(0)["fields"] if one["first"]] == ["observation"]
+
+    same = rlds("view", "demo/pendulum", "demo/pendulum", "--diff", "--no-open", "--port", "0")
+    assert same.out.strip().partition("#")[2] == "/pairs"
 
 
 def test_raw_files_are_shown_beside_a_dataset_and_are_not_stored(rlds, home, tmp_path):
@@ -147,29 +166,27 @@ def test_wrong_usage_of_a_comparison_is_explained(rlds, words, message):
     assert message in " ".join(ran.err.split())
 
 
-@pytest.mark.usefixtures("stored")
 def test_an_existing_file_is_overwritten_only_on_request(rlds, tmp_path):
-    file = tmp_path / "report.html"
+    folder, file = write_dataset(tmp_path / "a", [trajectory(5)]).folder, tmp_path / "report.html"
     file.write_text("mine")
 
-    refused = rlds("view", "demo/pendulum", "--export", file)
+    refused = rlds("view", folder, "--export", file)
 
     assert (refused.code, file.read_text()) == (2, "mine")
     assert "add --force to overwrite it" in refused.err
-    assert rlds("view", "demo/pendulum", "--export", file, "--force").code == 0
+    assert rlds("view", folder, "--export", file, "--force").code == 0
     written = file.read_bytes()
-    again = rlds("view", "demo/pendulum", "--export", file)
+    again = rlds("view", folder, "--export", file)
     assert (again.code, file.read_bytes() == written) == (0, True)
-    assert rlds("view", "demo/pendulum", "--export", tmp_path).code == 2
-    assert rlds("view", "demo/pendulum", "--export", tmp_path / "no" / "r.html").code == 1
+    assert rlds("view", folder, "--export", tmp_path).code == 2
+    assert rlds("view", folder, "--export", tmp_path / "no" / "r.html").code == 1
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_port_in_use_is_wrong_usage_and_says_what_to_do(rlds, view):
-    _, url = view("demo/pendulum", "--no-open")
-    port = httpx.URL(url).port
-
-    ran = rlds("view", "demo/pendulum", "--port", port, "--no-open")
+def test_a_port_in_use_is_wrong_usage_and_says_what_to_do(rlds):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ran = rlds("view", "demo/pendulum", "--port", port, "--no-open")
 
     assert (ran.code, ran.out) == (2, "")
     assert f"the port {port} cannot be used" in ran.err

@@ -358,16 +358,20 @@ def test_values_that_json_does_not_have_are_texts(tmp_path):
     assert (first["before"], first["after"]) == ("nan", "-inf")
 
 
+@pytest.fixture(scope="module")
+def six_episodes(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("six") / "a", EPISODES[:6], id="toy/a").folder
+
+
 @given(
     order=st.permutations(range(6)),
     kept=st.sets(st.integers(0, 5), min_size=1),
     touched=st.sets(st.integers(0, 5)),
 )
 @hypothesis_settings(max_examples=15)
-def test_any_selection_order_and_change_is_told_apart(tmp_path_factory, order, kept, touched):
+def test_any_selection_order_and_change_is_told_apart(tmp_path_factory, six_episodes, order, kept, touched):
     """The plain model: which episodes stay, in which order, and of which episodes an action was changed."""
     folder = tmp_path_factory.mktemp("diff")
-    before = write_dataset(folder / "a", EPISODES[:6], id="toy/a").folder
     chosen = [number for number in order if number in kept]
     after = write_dataset(
         folder / "b",
@@ -375,7 +379,7 @@ def test_any_selection_order_and_change_is_told_apart(tmp_path_factory, order, k
         id="toy/b",
     ).folder
 
-    found = diff(before, after)
+    found = diff(six_episodes, after)
     assert dict(found.pairs) == {number: chosen.index(number) for number in sorted(kept)}
     assert set(found.only_before) == {*range(6)} - kept
     assert not found.only_after

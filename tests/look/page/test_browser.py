@@ -18,16 +18,23 @@ from datasets_rl.look.page import Pairs, Panel, ViewServer, report_page
 pytestmark = needs_chromium
 
 
+class OnDemand(dict):
+    """Values that are made when they are first asked for."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name):
+        self[name] = self._make(name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
+    """A dataset by the name of its kind, which is written when a test first asks for the dataset."""
     folder = tmp_path_factory.mktemp("viewed")
-    return {
-        "states": view_data.state_dataset(folder / "states"),
-        "images": view_data.image_dataset(folder / "images"),
-        "mixed": view_data.mixed_dataset(folder / "mixed"),
-        "robot": view_data.robot_dataset(folder / "robot"),
-        "cameras": view_data.cameras_dataset(folder / "cameras"),
-    }
+    return OnDemand(lambda kind: getattr(view_data, f"{kind}_dataset")(folder / kind))
 
 
 @contextmanager
@@ -45,9 +52,9 @@ def served(*datasets, **options):
 @pytest.fixture(scope="module")
 def urls(stored):
     """The address of a page for each dataset, and of one for two."""
+    datasets = {"two": ["state", "mixed"]}
     with ExitStack() as stack:
-        found = {name: stack.enter_context(served(one)) for name, one in stored.items()}
-        yield {**found, "two": stack.enter_context(served(stored["states"], stored["mixed"]))}
+        yield OnDemand(lambda name: stack.enter_context(served(*(stored[kind] for kind in datasets.get(name, [name])))))
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +137,7 @@ def numbers(text):
 
 
 def test_the_overview_shows_counts_and_distributions(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(
         "return document.querySelectorAll('.charts svg').length === 8"
     )  # two of episodes, three more, observation
@@ -143,9 +150,9 @@ def test_the_overview_shows_counts_and_distributions(page, urls):
 
 
 def test_the_list_is_sorted_and_filtered_and_leads_to_episodes(page, urls, stored):
-    returns = stored["states"].episodes["return"]
+    returns = stored["state"].episodes["return"]
     numbers_of_list = "return [...document.querySelectorAll('#list a.open')].map((one) => Number(one.innerText))"
-    page.open(urls["states"] + "#/episodes/0")
+    page.open(urls["state"] + "#/episodes/0")
     page.run("[...document.querySelectorAll('#list th button')].find((one) => one.innerText === 'return').click()")
     page.wait("return document.querySelector('#list th[aria-sort=descending]')?.innerText.startsWith('return')")
     assert page.run(numbers_of_list) == np.argsort(-returns).tolist()
@@ -162,7 +169,7 @@ def test_the_list_is_sorted_and_filtered_and_leads_to_episodes(page, urls, store
 
 @pytest.mark.slow
 def test_a_filter_with_a_mistake_is_explained_on_the_page(page, urls):
-    page.open(urls["states"] + "#/episodes/0?where=retrun+%3E+5")
+    page.open(urls["state"] + "#/episodes/0?where=retrun+%3E+5")
     page.has_text("retrun")
     page.driver.get_log("browser")  # the browser reports the answer 400
 
@@ -170,8 +177,8 @@ def test_a_filter_with_a_mistake_is_explained_on_the_page(page, urls):
 
 
 def test_keys_move_the_cursor_and_the_row_shows_the_true_final_observation(page, urls, stored):
-    dataset = stored["states"]
-    page.open(urls["states"] + "#/episode/0/1")
+    dataset = stored["state"]
+    page.open(urls["state"] + "#/episode/0/1")
     page.press("\ue014", "\ue014")  # right, right
     page.has_text("Row 7")
     assert numbers(page.cells("observation")[0]) == pytest.approx(
@@ -190,7 +197,7 @@ def test_keys_move_the_cursor_and_the_row_shows_the_true_final_observation(page,
 
 @pytest.mark.slow
 def test_the_list_of_keys_opens_and_closes(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.press("?")
     page.has_text("play or pause", "dialog[open]")
     page.click("dialog button")
@@ -198,7 +205,7 @@ def test_the_list_of_keys_opens_and_closes(page, urls):
 
 
 def test_images_follow_the_cursor_and_play(page, urls):
-    page.open(urls["images"] + "#/episode/0/1?t=4")
+    page.open(urls["image"] + "#/episode/0/1?t=4")
     assert page.corner(4)[0] == 1
     page.press("\ue012")  # left
     assert page.corner(3)[0] == 1
@@ -276,7 +283,7 @@ LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelec
 
 @pytest.mark.slow
 def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
-    start = int(stored["images"].episodes.starts[1])
+    start = int(stored["image"].episodes.starts[1])
     finding = {
         "level": "strong",
         "check": "frozen_frames",
@@ -286,7 +293,7 @@ def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
         "remedy": "-t drop_episodes:1",
     }
     whole = {**finding, "episodes": [], "rows": [], "remedy": "look at it"}
-    with served(stored["images"], findings=[finding, whole]) as url:
+    with served(stored["image"], findings=[finding, whole]) as url:
         page.open(url)
         text = page.text()
         assert "Findings of the audit" in text
@@ -300,7 +307,7 @@ def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
 
 def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
     """The lengths are 5, 12 and 30: the second bar is 7 / 25 of the way from the first to the last."""
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('rect[fill]').length === 3")
     first, second, last = page.run(
         f"return [...{LENGTHS}.querySelectorAll('rect[fill]')].map((one) => one.x.baseVal.value + one.width.baseVal.value / 2)"
@@ -312,7 +319,7 @@ def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
 
 
 def test_a_click_on_a_bar_filters_the_episodes_and_the_filter_is_cleared(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
     bars = page.driver.find_elements("css selector", "a.bar-link[aria-label^='length']")
     bars[1].click()
@@ -346,7 +353,7 @@ def test_every_bar_of_returns_leads_to_the_episodes_that_it_counts(page, tmp_pat
 
 @pytest.mark.slow
 def test_the_keyboard_reaches_the_bars(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
     page.run(f"{LENGTHS}.querySelector('a[tabindex=\"0\"]').focus()")
     page.press("\ue014", "\ue014")  # right, right
@@ -358,7 +365,7 @@ def test_the_keyboard_reaches_the_bars(page, urls):
 
 @pytest.mark.slow
 def test_the_overview_of_images_shows_the_first_image_of_episodes(page, urls):
-    page.open(urls["images"])
+    page.open(urls["image"])
     page.wait(
         "return [...document.querySelectorAll('.strip img')].every((one) => one.complete && one.naturalWidth === 64)"
     )
@@ -425,7 +432,7 @@ def test_the_whole_row_fits_a_phone(page, urls):
 @pytest.mark.slow
 @pytest.mark.usefixtures("narrow")
 def test_the_page_fits_a_phone(page, urls):
-    for name, place in (("states", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/"), ("robot", "#/")):
+    for name, place in (("state", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/"), ("robot", "#/")):
         page.open(urls[name] + place)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth"), (name, place)
 
@@ -437,7 +444,7 @@ def test_the_page_is_dark_where_the_reader_prefers_it_and_can_be_switched(page, 
     )
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    page.open(urls["states"])
+    page.open(urls["state"])
     assert page.run(brightness) < 60
 
     page.click("#theme")
@@ -447,7 +454,7 @@ def test_the_page_is_dark_where_the_reader_prefers_it_and_can_be_switched(page, 
 
 def test_the_exported_file_opens_without_a_server(page, stored, tmp_path):
     file = tmp_path / "report.html"
-    size = file.write_bytes(report_page([Panel(stored["states"]), Panel(stored["mixed"])]))
+    size = file.write_bytes(report_page([Panel(stored["state"]), Panel(stored["mixed"])]))
 
     assert size == file.stat().st_size < 300_000
     page.open(file.as_uri())
@@ -484,7 +491,7 @@ def test_texts_of_a_dataset_are_never_markup(page, tmp_path):
 
 @pytest.mark.slow
 def test_the_page_says_that_the_server_has_ended(page, stored):
-    with served(stored["states"]) as url:
+    with served(stored["state"]) as url:
         page.open(url)
     page.run("location.hash = '#/episodes/0'")
     page.has_text("The server has ended. Start it again")
