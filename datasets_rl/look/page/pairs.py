@@ -126,6 +126,8 @@ class Pairs:
         Raises:
             InvalidArgumentError: If there is no such pair.
         """
+        if not len(self._numbers):
+            raise InvalidArgumentError("the datasets have no episode in common")
         if not 0 <= pair < len(self._numbers):
             raise InvalidArgumentError(f"pair {pair:,} does not exist, expected 0 to {len(self._numbers) - 1:,}")
         steps: dict[str, list[NDArray[np.int64]]] = defaultdict(list)

@@ -559,6 +559,17 @@ def test_a_pair_of_episodes_is_shown_on_the_same_axes(page, compared):
         thread.join()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("narrow")
+def test_a_pair_of_episodes_fits_a_phone(page, compared, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_bytes(report_page(compared))
+    for place, there in (("#/pairs", "#pairs"), ("#/pair/1", "table.row td")):
+        page.open(file.as_uri() + place)
+        page.wait("return document.querySelector(arguments[0])", there)
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth"), place
+
+
 def test_the_exported_file_shows_a_pair_of_episodes(page, compared, tmp_path):
     file = tmp_path / "report.html"
     file.write_bytes(report_page(compared))

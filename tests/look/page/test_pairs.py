@@ -87,6 +87,17 @@ def test_a_pair_and_a_comparison_that_do_not_exist_are_explained(ask, mixed):
     assert ask("overview")["paired"] is True
 
 
+def test_datasets_without_a_common_episode_have_an_empty_list(tmp_path):
+    folders = [
+        write_dataset(tmp_path / str(seed), [trajectory(9 + seed, seed=seed)], id=f"toy/{seed}") for seed in (0, 1)
+    ]
+    panels = panels_of(*folders)
+    page = answer(panels, "pairs", {})
+    assert (page["total"], page["rows"], [one["total"] for one in page["only"]]) == (0, [], [1, 1])
+    assert panels[0].pairs.first is None
+    report_page(panels)
+
+
 def test_the_list_and_the_pairs_agree_for_any_change(tmp_path):
     """The list comes from the whole comparison, and a pair from a comparison of its own."""
     rng = np.random.default_rng(3)
