@@ -528,6 +528,7 @@ def check_pair(page, url):
         })"""
     assert page.run(pixels)[1] == [0, 255, 0]
     assert page.run(pixels)[0] != [0, 255, 0]
+    assert page.text(".frames.beside figcaption").endswith("step 7: differs")
     page.wait("return document.querySelectorAll('.multiples .chart path.curve').length >= 12")
     assert page.run("return document.querySelectorAll('.multiples line.first').length") == 1
     assert page.run("return document.querySelectorAll('.multiples rect.differs').length") == 1
@@ -537,6 +538,8 @@ def check_pair(page, url):
     page.has_text("9", "#differences")
 
     page.press("d")
+    page.has_text("step 9", ".frames.beside figcaption")
+    assert "differs" not in page.text(".frames.beside figcaption")
     page.has_text("Values at step 9", ".row, section:has(.row)")
     page.wait("return document.querySelectorAll('.differs-cell').length === 2")
     first, second = page.run("return [...document.querySelectorAll('.differs-cell')].map((one) => one.innerText)")

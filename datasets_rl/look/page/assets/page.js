@@ -698,8 +698,8 @@ async function curvePicker(fields, chosen, box, start = 0) {
 
 const frames = (pane, pictures, time) => h("div", { class: "frames" }, pictures.map((field) => frame(pane, field, time)));
 
-/** The image of a field at the step under the cursor. */
-function frame(pane, field, time) {
+/** The image of a field at the step under the cursor. The caption names the steps of `runs`, where another image differs. */
+function frame(pane, field, time, runs = []) {
   const image = h("img", { alt: `${field.name} at the step under the cursor`, decoding: "sync" });
   const missing = h("span", { class: "quiet small" }, "unknown");
   const caption = h("span", {});
@@ -713,6 +713,7 @@ function frame(pane, field, time) {
     missing.textContent = field.shared ? "unknown: reads as zeros" : "no value after the last action";
     if (found && image.getAttribute("src") !== found.address) image.src = found.address;
     caption.textContent = final ? "after the last action" : found && found.step !== t ? `step ${number(found.step)}, the nearest before ${number(t)}` : `step ${number(t)}`;
+    if (isIn(runs, t)) caption.append(": differs");
     if (!report && t + 1 < pane.length) new Image().src = frameAddress(pane.dataset, pane.episode, t + 1, field.name).address;
   };
   time.listen(update);
@@ -758,6 +759,7 @@ function player(time, fps) {
 // ---------------------------------------------------------------------------------------------------- pairs of episodes
 
 const side = (index, name) => [h("span", { class: "swatch", style: { background: color(index) } }), " ", name];
+const isIn = (runs, t) => runs.some(([from, to]) => from <= t && t < to);
 const renamed = (one) => (one.name === one.other ? one.name : `${one.name} → ${one.other}`);
 
 async function showPairs(query) {
@@ -776,7 +778,7 @@ async function showPairs(query) {
       h("tbody", {}, page.changes.map(([name, ...both]) => h("tr", {}, h("td", { class: "mono" }, name), both.map((text) => h("td", {}, text || h("span", { class: "quiet" }, "nothing"))))))))) : null,
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Episodes of both"),
       h("span", { class: "quiet small" }, `${number(page.different)} of ${number(page.total)} differ`),
-      report ? null : h("button", { type: "button", id: "whole", onclick: () => go({ whole: whole ? "" : "1", offset: "" }) }, whole ? "Show those that differ" : "Show all")),
+      report ? null : h("button", { type: "button", id: "whole", onclick: () => go({ whole: whole ? "" : "1", offset: "" }) }, whole ? "Show pairs that differ" : "Show all")),
       rows.length ? h("div", { class: "scroll" }, h("table", { id: "pairs" }, h("thead", {}, h("tr", {},
         page.names.map((name, at) => h("th", { class: "number" }, side(at, "episode"))), page.names.map((name, at) => h("th", { class: "number" }, side(at, "steps"))), h("th", {}, "what differs"))), h("tbody", {}, rows)))
         : h("p", { class: "quiet" }, page.total ? "No episode differs." : "The datasets have no episode in common."),
@@ -829,7 +831,7 @@ async function showPair(number_, query) {
   const listed = pair.fields.filter((one) => one.first || one.name !== one.other);
   keepStep(time, own, {}, pair.first ?? 0);
   return { content: [heading, listed.length ? differenceTable(listed, time) : null,
-    pictures.length ? h("div", { class: "frames beside" }, pictures.map((one) => [frame(panes[0], described(0, one.name), time), frame(panes[1], described(1, one.other), time)])) : null,
+    pictures.length ? h("div", { class: "frames beside" }, pictures.map((one) => [frame(panes[0], described(0, one.name), time, one.runs), frame(panes[1], described(1, one.other), time, one.runs)])) : null,
     h("div", { class: "curves" }, curves), pairTable(panes, fields, names, time), player(time, overview.datasets[0].fps)].filter(Boolean),
     keys: { ...stepKeys(time), j: () => go(pair.next), k: () => go(pair.previous), d: () => jump(true), D: () => jump(false) } };
 }
@@ -867,7 +869,7 @@ function pairTable(panes, fields, names, time) {
       };
       box.replaceChildren(h("table", { class: "row" }, h("thead", {}, h("tr", {}, h("th", {}, "Key"), names.slice(0, 2).map((name, at) => h("th", {}, side(at, name))))),
         h("tbody", {}, shown.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, renamed(one)),
-          [one.name, one.other].map((name, at) => h("td", { class: one.runs.some(([from, to]) => from <= t && t < to) ? "differs-cell" : "" }, value(at, name))))))));
+          [one.name, one.other].map((name, at) => h("td", { class: isIn(one.runs, t) ? "differs-cell" : "" }, value(at, name))))))));
     } catch (error) {
       if (mine === request) box.replaceChildren(h("p", { class: "empty" }, error.message));
     }
