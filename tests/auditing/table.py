@@ -31,8 +31,8 @@ _RECORDED = 50
 START, END = "<!-- measured by tests/auditing/table.py -->", "<!-- end of the measured tables -->"
 
 
-Rows: TypeAlias = dict[str, dict[str, list[int]]]
-"""By check and fault, and by strength: planted, found, falsely named episodes."""
+Rows: TypeAlias = dict[str, dict[str, list[float]]]
+"""By check and fault, and by strength: planted, found, falsely named episodes, kinds, and the sum of the shares that are found."""
 Alarms: TypeAlias = dict[str, Counter[str]]
 """By check and level: falsely named episodes."""
 
@@ -46,7 +46,7 @@ def planted_rows(
     episodes: int = EPISODES,
 ) -> Rows:
     """Return what was counted of faults, kinds and strengths. The name of a table tells its results from others."""
-    rows: Rows = defaultdict(lambda: {strength: [0, 0, 0] for strength in STRENGTHS})
+    rows: Rows = defaultdict(lambda: {strength: [0] * 5 for strength in STRENGTHS})
     for fault, kind, strength in planted:
         case = f"{name}{fault.name} {kind} {strength} {seed}"
         one = functools.partial(measure, fault, kind, strength, seed=seed, episodes=episodes)
@@ -54,7 +54,8 @@ def planted_rows(
         if counts[1] < counts[0] or counts[2]:
             print(f"{case}: found {counts[1]} of {counts[0]}, false {counts[2]}", file=sys.stderr)
         row = rows[f"{fault.check} | {fault.name}"]
-        row[strength] = [one + more for one, more in zip(row[strength], counts, strict=True)]
+        more = [*counts, 1, counts[1] / counts[0]]
+        row[strength] = [one + other for one, other in zip(row[strength], more, strict=True)]
     return rows
 
 
@@ -108,14 +109,16 @@ def table_lines(rows: Rows, *, episodes: int = EPISODES) -> list[str]:
         lines.append(
             f"| `{check}` | {fault.replace('_', ' ')} | {' | '.join(cells)} | {sum(one[2] for one in row.values())} |"
         )
-    total = [sum(row[strength][n] for row in rows.values() for strength in STRENGTHS) for n in range(3)]
-    shares = [
-        f"{sum(row[strength][1] for row in rows.values()) / sum(row[strength][0] for row in rows.values()):.1%} of the {strength}"
-        for strength in STRENGTHS
-    ]
-    found = f"In all, {total[1]:,} of {total[0]:,} planted episodes are found: {', '.join(shares)} ones."
-    sizes = f"{total[2]:,} others are named. A recording has {episodes} episodes before a fault is planted."
-    return [*lines, "", f"{found} {sizes}"]
+    of = {strength: [sum(row[strength][n] for row in rows.values()) for n in range(5)] for strength in STRENGTHS}
+    planted, named, others, kinds, _ = (sum(counts) for counts in zip(*of.values(), strict=True))
+    shares = [f"{counts[1] / counts[0]:.1%} of the {strength}" for strength, counts in of.items()]
+    equally = [f"{counts[4] / counts[3]:.1%}" for counts in of.values()]
+    text = (
+        f"In all, {named:,} of {planted:,} planted episodes are found: {', '.join(shares)} ones. With each of the {kinds:,} combinations of a "
+        f"fault, a kind and a strength counted equally, {', '.join(equally[:-1])} and {equally[-1]} are found. {others:,} others are named. A "
+        f"recording has {episodes} episodes before a fault is planted."
+    )
+    return [*lines, "", text]
 
 
 def clean_lines(total: int, false: Alarms, *, kinds: int = len(clean.KINDS)) -> list[str]:

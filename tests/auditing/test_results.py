@@ -28,7 +28,7 @@ def test_a_run_that_was_stopped_has_the_table_of_one_run(tmp_path, monkeypatch):
 
     assert measured == ["weak", "medium", "medium", "strong"]
     assert table.table_lines(rows) == table.table_lines(whole)
-    assert rows["texts_unlike | text_empty"]["strong"] == [3, 3, 0]
+    assert rows["texts_unlike | text_empty"]["strong"] == [3, 3, 0, 1, 1.0]
 
 
 def test_results_of_other_code_are_measured_again(tmp_path, monkeypatch):
