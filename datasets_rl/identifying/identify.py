@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.downloading.opened import opened
-from datasets_rl.errors import DatasetsRLError, NotADatasetError
 from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.fingerprints.fingerprint import Fingerprints
 from datasets_rl.format.fingerprints import computed_fingerprints
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.identifying.index import Index, open_index
+from datasets_rl.identifying.known import KnownDataset, known_datasets
 from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
 from datasets_rl.settings import Settings
-from datasets_rl.store.find import shown_id, stored_folders
+from datasets_rl.store.find import shown_id
+from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.keys import EPISODE
 
 _WINDOWS = 4096
@@ -74,8 +75,11 @@ class Identity:
     """Number of stored datasets that were searched."""
     matches: tuple[Match, ...] = ()
     """The datasets that hold episodes, those with the most first."""
-    damaged: tuple[str, ...] = field(default=())
+    damaged: tuple[str, ...] = ()
     """Stored datasets that could not be opened, and were not searched, with the reason."""
+    index_problem: str = ""
+    """Why the home folder does not keep the index of the stored datasets, so that each search makes the index again. Empty if the folder
+    keeps the index."""
 
     @property
     def known(self) -> bool:
@@ -110,24 +114,27 @@ def identify(
     settings = settings or Settings.from_env()
     with opened(dataset, root=root, settings=settings) as stored:
         name = shown_id(stored.folder, stored.manifest.id, settings=settings)
-        own = stored.folder.parent
-        others, damaged = _stored_datasets(settings, without=own)
-        index = open_index(settings.home, [one for one, _ in others])
-        return Search(stored, name, others, index, damaged).run(near=near)
+        known = [*known_datasets(settings)]
+        index, problem = open_index(settings.home, known)
+        return replace(Search(stored, name, known, index).run(near=near), index_problem=problem)
 
 
 class Search:
-    """The search for the episodes of a dataset in others."""
+    """The search for the episodes of a dataset in others.
 
-    def __init__(
-        self,
-        stored: StoredDataset,
-        name: str,
-        others: Sequence[tuple[StoredDataset, str]],
-        index: Index,
-        damaged: tuple[str, ...],
-    ) -> None:
-        self._stored, self._name, self._others, self._index, self._damaged = stored, name, others, index, damaged
+    Args:
+        stored: The dataset.
+        name: The id under which the dataset is shown.
+        known: The datasets in the order of the index. The dataset itself, which may be among them, is not searched.
+        index: The index of these datasets.
+    """
+
+    def __init__(self, stored: StoredDataset, name: str, known: Sequence[KnownDataset], index: Index) -> None:
+        self._stored, self._name, self._known, self._index = stored, name, known, index
+        own = dataset_folder(stored.folder)
+        self._own = {number for number, one in enumerate(known) if dataset_folder(one.folder) == own}
+        empty = np.flatnonzero(np.diff(index.starts) == 0).tolist()
+        self._damaged = {number: known[number].problem for number in empty if number not in self._own}
         self._kept: dict[tuple[int, int], dict[str, NDArray[np.float64]]] = {}
 
     def run(self, *, near: bool) -> Identity:
@@ -135,7 +142,7 @@ class Search:
         prints = self._stored.fingerprints
         known = evidence(prints)
         informative = prints.informative()
-        copies = exact_copies(prints, known, self._index, [one.fingerprints for one, _ in self._others])
+        copies = exact_copies(prints, known, self._index, self._fingerprints)
         found = np.zeros(len(prints), np.bool_)
         tallies: dict[int, _Tally] = {}
         for number, (equal, complete) in copies.items():
@@ -152,16 +159,25 @@ class Search:
             for episode, number, copy in self._near(missing):
                 found[episode] = True
                 tallies.setdefault(number, _Tally()).add(episode, copy, int(prints.lengths[episode]))
-        matches = [tally.match(*self._others[number]) for number, tally in tallies.items()]
+        matches = [tally.match(self._known[number]) for number, tally in tallies.items()]
         return Identity(
             self._name,
             len(prints),
             int((~informative & ~found).sum()),
             int((informative & ~found).sum()),
-            len(self._others),
+            len(self._known) - len(self._own) - len(self._damaged),
             tuple(sorted(matches, key=lambda match: (-match.found, -match.exact, match.id))),
-            self._damaged,
+            tuple(self._damaged.values()),
         )
+
+    def _fingerprints(self, number: int) -> Fingerprints | None:
+        """Return the fingerprints of a dataset of the index, or None if the dataset is not searched."""
+        if number in self._own or number in self._damaged:
+            return None
+        if problem := self._known[number].problem:
+            self._damaged[number] = problem
+            return None
+        return self._known[number].fingerprints
 
     def _near(self, episodes: NDArray[np.int64]) -> Iterator[tuple[int, int, NearCopy]]:
         """Yield the near copies of episodes: the episode, the number of the other dataset, and the copy."""
@@ -172,6 +188,8 @@ class Search:
                 episode = first + number
                 mine = None
                 for other, twin, shift in candidates(sketch, self._index):
+                    if self._fingerprints(other) is None:
+                        continue
                     mine = mine or _values(self._stored, episode)
                     theirs = self._values_of(other, twin)
                     if not may_be_near(mine, theirs, shift):
@@ -185,12 +203,12 @@ class Search:
         if (other, episode) not in self._kept:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            self._kept[other, episode] = _values(self._others[other][0], episode)
+            self._kept[other, episode] = _values(self._known[other].stored, episode)
         return self._kept[other, episode]
 
 
 def exact_copies(
-    prints: Fingerprints, known: NDArray[np.bool_], index: Index, others: Sequence[Fingerprints]
+    prints: Fingerprints, known: NDArray[np.bool_], index: Index, others: Callable[[int], Fingerprints | None]
 ) -> dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
     """Find exact copies of E episodes of F fields in the datasets of an index.
 
@@ -198,7 +216,7 @@ def exact_copies(
         prints: The fingerprints of the episodes.
         known: Which fields are evidence, [E, F].
         index: The index of the other datasets.
-        others: The fingerprints of the other datasets, in the order of the index.
+        others: Returns the fingerprints of a dataset of the index, or None for a dataset that is not searched.
 
     Returns:
         By the number of a dataset that has copies: which fields of an episode are equal in its best copy there, [E, F], and which copies
@@ -213,12 +231,15 @@ def exact_copies(
     found = np.unique(np.concatenate(pairs), axis=0)  # dataset, episode, episode there
     results = {}
     for other in np.unique(found[:, 0]).tolist():
+        their_prints = others(other)
+        if their_prints is None:
+            continue
         mine, theirs = found[found[:, 0] == other, 1:].T
         equal = np.zeros((len(mine), len(prints.names)), np.bool_)
         for number, name in enumerate(prints.names):
             digests = prints.digests(name)[mine]
-            for other_name in others[other].names:
-                equal[:, number] |= (others[other].digests(other_name)[theirs] == digests).all(axis=1)
+            for other_name in their_prints.names:
+                equal[:, number] |= (their_prints.digests(other_name)[theirs] == digests).all(axis=1)
         genuine = (equal & known[mine]).any(axis=1)  # the words are halves of digests
         order = np.lexsort((-equal.sum(axis=1), mine))
         order = order[genuine[order]]
@@ -265,10 +286,10 @@ class _Tally:
             key = "other steps" if text.endswith("in common") else text
             self.changes[key] = self.changes.get(key, 0) + 1
 
-    def match(self, stored: StoredDataset, name: str) -> Match:
+    def match(self, known: KnownDataset) -> Match:
         changes = tuple(f"{text} ({count:,})" for text, count in sorted(self.changes.items(), key=lambda one: -one[1]))
-        digest, episodes = stored.manifest.digest, stored.manifest.episodes
-        return Match(name, digest, episodes, self.exact, self.partial, len(self.near), self.fields, changes)
+        digest, episodes = known.stored.manifest.digest, known.stored.manifest.episodes
+        return Match(known.id, digest, episodes, self.exact, self.partial, len(self.near), self.fields, changes)
 
 
 def _values(stored: StoredDataset, episode: int) -> dict[str, NDArray[np.float64]]:
@@ -279,23 +300,3 @@ def _values(stored: StoredDataset, episode: int) -> dict[str, NDArray[np.float64
         for field in stored.schema
         if not field.wide and not field.text and field.key != EPISODE and field.dtype.kind in "fiu"
     }
-
-
-def _stored_datasets(settings: Settings, *, without: Path) -> tuple[list[tuple[StoredDataset, str]], tuple[str, ...]]:
-    found, damaged = [], []
-    for folder in _unique(stored_folders(settings.home)):
-        if folder.resolve() == without.resolve():
-            continue
-        try:
-            stored = StoredDataset(folder)
-        except NotADatasetError:
-            continue
-        except DatasetsRLError as error:
-            damaged.append(f"{folder}: {error}")
-            continue
-        found.append((stored, shown_id(folder, stored.manifest.id, settings=settings)))
-    return found, tuple(damaged)
-
-
-def _unique(folders: Iterable[Path]) -> list[Path]:
-    return list({folder.resolve(): folder for folder in folders}.values())
