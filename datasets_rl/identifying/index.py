@@ -100,7 +100,7 @@ def open_index(home: Path, datasets: Sequence[KnownDataset]) -> tuple[Index, str
     try:
         _write(file, state, index)
     except (DatasetsRLError, OSError) as error:
-        return index, str(error)
+        return index, str(error).partition("\n")[0]
     return index, ""
 
 

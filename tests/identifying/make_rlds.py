@@ -36,6 +36,7 @@ def features_of(arrays: dict[str, np.ndarray]) -> Any:
 class Copy(tfds.core.GeneratorBasedBuilder):
     """Episodes of steps, as Open X-Embodiment has them."""
 
+    pkg_dir_path = FOLDER  # tfds looks for the metadata of a builder in the folder of its module
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self) -> Any:
@@ -51,9 +52,8 @@ class Copy(tfds.core.GeneratorBasedBuilder):
         }
         if task:
             steps["language_instruction"] = tfds.features.Text()
-        return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict({"steps": tfds.features.Dataset(steps)})
-        )
+        features = tfds.features.FeaturesDict({"steps": tfds.features.Dataset(steps)})
+        return tfds.core.DatasetInfo(builder=self, features=features)
 
     def _split_generators(self, dl_manager: Any) -> Any:
         del dl_manager
@@ -61,19 +61,19 @@ class Copy(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self) -> Any:
         for number, (states, actions, rewards, terminated, task) in enumerate(EPISODES):
-            count = len(rewards)
+            last = len(rewards)  # this step has the observation after the last action
             steps = []
-            for row in range(count):
+            for row in range(last + 1):
                 observation = {name: values[row] for name, values in states.items()}
-                action = {name: values[row] for name, values in actions.items()}
+                action = {name: values[row] if row < last else 0 * values[-1] for name, values in actions.items()}
                 step = {
                     "observation": observation.get("", observation),
                     "action": action.get("", action),
-                    "reward": rewards[row],
+                    "reward": rewards[row] if row < last else np.float32(0),
                     "discount": np.float32(1),
                     "is_first": row == 0,
-                    "is_last": row == count - 1,
-                    "is_terminal": terminated and row == count - 1,
+                    "is_last": row == last,
+                    "is_terminal": terminated and row == last,
                 }
                 steps.append(step | ({"language_instruction": task} if task else {}))
             yield number, {"steps": steps}

@@ -74,14 +74,18 @@ def d4rl(episodes: Episodes, folder: Path) -> Path:
     return path
 
 
-def minari(episodes: Episodes, folder: Path) -> Path:
-    """Write a dataset by `minari.create_dataset_from_buffers`."""
-    import gymnasium
+def minari_without_jpeg(episodes: Episodes, folder: Path) -> Path:
+    """Write a dataset by `minari.create_dataset_from_buffers`, and images as arrays."""
+    return minari(episodes, folder, jpeg_encoding=False)
+
+
+def minari(episodes: Episodes, folder: Path, **options: Any) -> Path:
+    """Write a dataset by `minari.create_dataset_from_buffers`. Images are JPEG by default, which changes the pixels."""
     import minari as package
     from gymnasium import spaces
     from minari.data_collector import EpisodeBuffer
 
-    def space(values: np.ndarray, single: bool) -> Any:
+    def space(values: np.ndarray) -> Any:
         if values.dtype == object:
             return spaces.Text(200, charset=frozenset(map(chr, range(32, 127))))
         if values.dtype.kind == "i" and values.ndim == 1:
@@ -90,7 +94,7 @@ def minari(episodes: Episodes, folder: Path) -> Path:
         return spaces.Box(low, high, values.shape[1:], values.dtype)
 
     def spaces_of(arrays: Mapping[str, np.ndarray]) -> Any:
-        found = {name: space(values, True) for name, values in arrays.items()}
+        found = {name: space(values) for name, values in arrays.items()}
         return found[""] if "" in found else spaces.Dict(found)
 
     def values_of(arrays: Mapping[str, np.ndarray]) -> Any:
@@ -121,8 +125,8 @@ def minari(episodes: Episodes, folder: Path) -> Path:
         author="nobody",
         author_email="nobody@example.org",
         code_permalink="https://example.org",
+        **options,
     )
-    del gymnasium
     return folder / "identify" / "copy-v0"
 
 
@@ -241,7 +245,7 @@ def rlds(episodes: Episodes, folder: Path) -> Path:
     """Write a dataset by the builder of TensorFlow Datasets, in the Python of ``RLDS_TFDS_PYTHON``."""
     python = os.environ.get("RLDS_TFDS_PYTHON", sys.executable)
     (folder / "episodes.pkl").write_bytes(
-        pickle.dumps([({**one.steps()}, {**one.actions}, one.rewards, one.terminated, one.task) for one in episodes])
+        pickle.dumps([({**one.states}, {**one.actions}, one.rewards, one.terminated, one.task) for one in episodes])
     )
     subprocess.run(
         [python, "-P", str(Path(__file__).with_name("make_rlds.py")), str(folder)], check=True, capture_output=True
@@ -252,6 +256,7 @@ def rlds(episodes: Episodes, folder: Path) -> Path:
 WRITERS: Mapping[str, Writer] = {
     "D4RL": d4rl,
     "Minari": minari,
+    "Minari without JPEG": minari_without_jpeg,
     "LeRobot": lerobot,
     "RLDS": rlds,
     "npz": npz,
