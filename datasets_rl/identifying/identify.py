@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from datasets_rl.downloading.opened import opened
 from datasets_rl.fingerprints.copies import evidence
@@ -17,6 +18,7 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.identifying.index import Index, open_index
 from datasets_rl.identifying.known import KnownDataset, known_datasets
 from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
+from datasets_rl.identifying.pixels import same_pixels
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import shown_id
 from datasets_rl.store.layout import dataset_folder
@@ -140,25 +142,26 @@ class Search:
     def run(self, *, near: bool) -> Identity:
         """Search for exact copies, and with `near` for near copies of the other episodes."""
         prints = self._stored.fingerprints
-        known = evidence(prints)
         informative = prints.informative()
-        copies = exact_copies(prints, known, self._index, self._fingerprints)
         found = np.zeros(len(prints), np.bool_)
         tallies: dict[int, _Tally] = {}
-        for number, (equal, complete) in copies.items():
-            held = equal.any(axis=1)
-            found |= held
-            tally = tallies.setdefault(number, _Tally())
-            tally.exact, tally.partial = int(complete.sum()), int((held & ~complete).sum())
-            common = np.asarray(equal[held]).all(axis=0)
-            tally.fields = tuple(name for name, same in zip(prints.names, np.atleast_1d(common), strict=True) if same)
+        for number, copies in exact_copies(prints, evidence(prints), self._index, self._fingerprints).items():
+            for row in np.flatnonzero(~copies.complete).tolist():
+                self._compare_pixels(number, copies, row)
+            found[copies.episodes] = True
+            tallies[number] = _Tally(copies)
         if near:
             moves = (prints.sketches["hash"] != 0).sum(axis=1) >= _FEWEST_WINDOWS
             informative &= moves | found
             missing = np.flatnonzero(informative & ~found)
-            for episode, number, copy in self._near(missing):
+            for episode, number, twin, copy in self._near(missing):
                 found[episode] = True
-                tallies.setdefault(number, _Tally()).add(episode, copy, int(prints.lengths[episode]))
+                tally = tallies.setdefault(number, _Tally(HeldCopies.of(prints, [], None, [])))
+                steps = int(prints.lengths[episode])
+                if copy.shift or copy.steps != steps or not self._are_equal(number, episode, twin):
+                    tally.near.setdefault(episode, _changes(copy, steps))
+                else:
+                    tally.same.add(episode)
         matches = [tally.match(self._known[number]) for number, tally in tallies.items()]
         return Identity(
             self._name,
@@ -179,8 +182,37 @@ class Search:
             return None
         return self._known[number].fingerprints
 
-    def _near(self, episodes: NDArray[np.int64]) -> Iterator[tuple[int, int, NearCopy]]:
-        """Yield the near copies of episodes: the episode, the number of the other dataset, and the copy."""
+    def _same_pixels(
+        self, episode: int, number: int, twin: int, equal: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_]:
+        """Return which fields of an episode are images with the pixels of an episode of another dataset, [F]."""
+        prints, theirs = self._stored.fingerprints, self._known[number].stored
+        asked = prints.records[episode : episode + 1]
+        return np.array(
+            [
+                not known and same_pixels(self._stored, episode, name, theirs, twin)
+                for name, known in zip(prints.names, equal, strict=True)
+            ]
+        )
+
+    def _are_equal(self, number: int, episode: int, twin: int) -> bool:
+        """Return whether an episode is equal to an episode of another dataset in all fields with enough information."""
+        theirs = self._fingerprints(number)
+        copies = HeldCopies.of(self._stored.fingerprints, [episode], theirs, [twin])
+        self._compare_pixels(number, copies, 0)
+        return bool(copies.complete[0])
+
+    def _compare_pixels(self, number: int, copies: HeldCopies, row: int) -> None:
+        """Compare the images of an episode with those of the copy, where the fingerprints are of files, and add what is equal."""
+        names = self._stored.fingerprints.names
+        for field in np.flatnonzero(copies.telling[row] & ~copies.equal[row]).tolist():
+            episode, twin = int(copies.episodes[row]), int(copies.twins[row])
+            copies.equal[row, field] = same_pixels(
+                self._stored, episode, names[field], self._known[number].stored, twin
+            )
+
+    def _near(self, episodes: NDArray[np.int64]) -> Iterator[tuple[int, int, int, NearCopy]]:
+        """Yield the near copies of episodes: the episode, the number of the other dataset, the episode there, and the copy."""
         if not len(episodes) or not len(self._index.hashes):
             return
         for first, prints in computed_fingerprints(self._stored, episodes, windows=_WINDOWS):
@@ -196,7 +228,7 @@ class Search:
                         continue
                     copy = near_copy(mine, theirs, shift)
                     if copy is not None:
-                        yield episode, other, copy
+                        yield episode, other, twin, copy
 
     def _values_of(self, other: int, episode: int) -> dict[str, NDArray[np.float64]]:
         """Return the values of an episode of another dataset, which are kept for the next comparisons."""
@@ -207,9 +239,54 @@ class Search:
         return self._kept[other, episode]
 
 
+@dataclass(frozen=True, eq=False)
+class HeldCopies:
+    """Copies of n episodes, of F fields, in another dataset."""
+
+    names: tuple[str, ...]
+    """Dotted keys of the F fields."""
+    episodes: NDArray[np.int64]
+    """Numbers of the episodes, [n]."""
+    twins: NDArray[np.int64]
+    """Numbers of the copies in the other dataset, [n]."""
+    equal: NDArray[np.bool_]
+    """Which fields are equal to any field of the copy, [n, F]."""
+    telling: NDArray[np.bool_]
+    """Which fields of the episode have enough information, [n, F]."""
+
+    @classmethod
+    def of(cls, prints: Fingerprints, episodes: ArrayLike, theirs: Fingerprints | None, twins: ArrayLike) -> HeldCopies:
+        """Compare episodes with episodes of another dataset, pair by pair.
+
+        Args:
+            prints: The fingerprints of the dataset.
+            episodes: Numbers of episodes, [n].
+            theirs: The fingerprints of the other dataset. None for no pairs.
+            twins: Numbers of episodes of the other dataset, [n].
+        """
+        mine, others = np.asarray(episodes, np.int64), np.asarray(twins, np.int64)
+        equal = np.zeros((len(mine), len(prints.names)), np.bool_)
+        for number, name in enumerate(prints.names):
+            digests = prints.digests(name)[mine]
+            for other_name in theirs.names if theirs else ():
+                equal[:, number] |= (theirs.digests(other_name)[others] == digests).all(axis=1)
+        telling = np.stack([prints.evidence(name)[mine] for name in prints.names], axis=1)
+        return cls(prints.names, mine, others, equal, telling)
+
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Which copies are equal in all fields that have enough information, [n]."""
+        complete: NDArray[np.bool_] = (self.equal | ~self.telling).all(axis=1)
+        return complete
+
+    def take(self, rows: NDArray[np.int64]) -> HeldCopies:
+        """Return some of the copies."""
+        return HeldCopies(self.names, self.episodes[rows], self.twins[rows], self.equal[rows], self.telling[rows])
+
+
 def exact_copies(
     prints: Fingerprints, known: NDArray[np.bool_], index: Index, others: Callable[[int], Fingerprints | None]
-) -> dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+) -> dict[int, HeldCopies]:
     """Find exact copies of E episodes of F fields in the datasets of an index.
 
     Args:
@@ -219,10 +296,8 @@ def exact_copies(
         others: Returns the fingerprints of a dataset of the index, or None for a dataset that is not searched.
 
     Returns:
-        By the number of a dataset that has copies: which fields of an episode are equal in its best copy there, [E, F], and which copies
-        are complete, [E]: equal in all fields that have enough information.
+        By the number of a dataset that has copies: the best copy there of each episode that has any.
     """
-    informative = np.stack([prints.evidence(name) for name in prints.names], axis=1)
     pairs = [np.empty((0, 3), np.int64)]
     for number, name in enumerate(prints.names):
         words = np.where(known[:, number], prints.digests(name)[:, 0], 0)
@@ -231,24 +306,17 @@ def exact_copies(
     found = np.unique(np.concatenate(pairs), axis=0)  # dataset, episode, episode there
     results = {}
     for other in np.unique(found[:, 0]).tolist():
-        their_prints = others(other)
-        if their_prints is None:
+        theirs = others(other)
+        if theirs is None:
             continue
-        mine, theirs = found[found[:, 0] == other, 1:].T
-        equal = np.zeros((len(mine), len(prints.names)), np.bool_)
-        for number, name in enumerate(prints.names):
-            digests = prints.digests(name)[mine]
-            for other_name in their_prints.names:
-                equal[:, number] |= (their_prints.digests(other_name)[theirs] == digests).all(axis=1)
-        genuine = (equal & known[mine]).any(axis=1)  # the words are halves of digests
-        order = np.lexsort((-equal.sum(axis=1), mine))
+        episodes, twins = found[found[:, 0] == other, 1:].T
+        pair = HeldCopies.of(prints, episodes, theirs, twins)
+        genuine = (pair.equal & known[pair.episodes]).any(axis=1)  # the words are halves of digests
+        order = np.lexsort((-pair.equal.sum(axis=1), pair.episodes))
         order = order[genuine[order]]
-        best = order[np.unique(mine[order], return_index=True)[1]]
-        fields, complete = np.zeros_like(known), np.zeros(len(known), np.bool_)
-        fields[mine[best]] = equal[best]
-        complete[mine[best]] = (equal[best] | ~informative[mine[best]]).all(axis=1)
+        best = order[np.unique(pair.episodes[order], return_index=True)[1]]
         if len(best):
-            results[other] = fields, complete
+            results[other] = pair.take(best)
     return results
 
 
@@ -271,25 +339,37 @@ def candidates(sketch: NDArray[np.void], index: Index) -> list[tuple[int, int, i
 
 @dataclass(slots=True)
 class _Tally:
-    exact: int = 0
-    partial: int = 0
-    fields: tuple[str, ...] = ()
-    near: set[int] = field(default_factory=set)
-    changes: dict[str, int] = field(default_factory=dict)
+    """What a dataset holds."""
 
-    def add(self, episode: int, copy: NearCopy, steps: int) -> None:
-        self.near.add(episode)
-        texts = [f"{name} scaled" for name in copy.scaled]
-        texts += [f"{copy.steps:,} steps in common"] * (copy.steps != steps or copy.shift != 0)
-        texts += [f"{name} equal up to rounding" for name in copy.equal]
-        for text in texts:
-            key = "other steps" if text.endswith("in common") else text
-            self.changes[key] = self.changes.get(key, 0) + 1
+    copies: HeldCopies
+    """Copies that were found by digests."""
+    same: set[int] = field(default_factory=set)
+    """Other episodes that are equal in all fields with enough information."""
+    near: dict[int, list[str]] = field(default_factory=dict)
+    """Near copies by episode: what has changed, a text each."""
 
     def match(self, known: KnownDataset) -> Match:
-        changes = tuple(f"{text} ({count:,})" for text, count in sorted(self.changes.items(), key=lambda one: -one[1]))
-        digest, episodes = known.stored.manifest.digest, known.stored.manifest.episodes
-        return Match(known.id, digest, episodes, self.exact, self.partial, len(self.near), self.fields, changes)
+        complete = self.copies.complete
+        near = [texts for episode, texts in self.near.items() if episode not in self.same]
+        counts = Counter(text for texts in near for text in texts)
+        common = self.copies.equal.all(axis=0) if len(complete) else np.zeros(len(self.copies.names), np.bool_)
+        return Match(
+            known.id,
+            known.stored.manifest.digest,
+            known.stored.manifest.episodes,
+            int(complete.sum()) + len(self.same),
+            int((~complete).sum()),
+            len(near),
+            tuple(name for name, same in zip(self.copies.names, common.tolist(), strict=True) if same),
+            tuple(f"{text} ({count:,})" for text, count in counts.most_common()),
+        )
+
+
+def _changes(copy: NearCopy, steps: int) -> list[str]:
+    """Return what a near copy of an episode of some steps has changed."""
+    texts = [f"{name} scaled" for name in copy.scaled]
+    texts += ["other steps"] * (copy.steps != steps or copy.shift != 0)
+    return texts + [f"{name} equal up to rounding" for name in copy.equal]
 
 
 def _values(stored: StoredDataset, episode: int) -> dict[str, NDArray[np.float64]]:

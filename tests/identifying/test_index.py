@@ -63,7 +63,8 @@ def test_a_search_with_an_index_opens_the_datasets_with_the_episodes_alone(home,
     search(home)
     opened = []
     monkeypatch.setattr(
-        "datasets_rl.identifying.known.StoredDataset", lambda folder: opened.append(folder.name) or pytest.fail("opened")
+        "datasets_rl.identifying.known.StoredDataset",
+        lambda folder: opened.append(folder.name) or pytest.fail("opened"),
     )
 
     assert not search(home, "local/maze").known

@@ -172,7 +172,10 @@ def npz(episodes: Episodes, folder: Path) -> Path:
     if episodes[0].task:
         columns["observation.task"] = np.concatenate([np.array([one.task] * len(one)) for one in episodes])
     columns = {name: values.astype(str) if values.dtype == object else values for name, values in columns.items()}
-    columns = {{"rewards": "reward", "terminals": "terminated", "timeouts": "truncated"}.get(k, k): v for k, v in columns.items()}
+    columns = {
+        {"rewards": "reward", "terminals": "terminated", "timeouts": "truncated"}.get(k, k): v
+        for k, v in columns.items()
+    }
     path = folder / "data.npz"
     np.savez_compressed(path, **columns)
     return path
@@ -208,7 +211,9 @@ def d3rlpy(episodes: Episodes, folder: Path) -> Path:
     _no_texts(episodes)
     names = [*episodes[0].states]
     columns = _flat(episodes, {name: name for name in names})
-    observations = [columns[name].reshape(len(columns[name]), -1) if columns[name].ndim > 2 else columns[name] for name in names]
+    observations = [
+        columns[name].reshape(len(columns[name]), -1) if columns[name].ndim > 2 else columns[name] for name in names
+    ]
     actions = _single_action(episodes)
     dataset = MDPDataset(
         observations[0] if len(names) == 1 else tuple(observations),

@@ -77,7 +77,9 @@ def run(
       rlds cache prune --versions --builds --raw --dry-run
       rlds cache prune --versions demo/pendulum --yes
     """
-    prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams, index=index))
+    prunes = dict(
+        _prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams, index=index)
+    )
     items = {item.path: item for prune in reversed(prunes.values()) for item in prune(dry_run=True)}
     planned = [item for kind in prunes for item in items.values() if item.kind == kind]
     total = sum(item.bytes for item in planned)
