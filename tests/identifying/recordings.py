@@ -162,9 +162,9 @@ def recordings(kind: str, lengths: Sequence[int] = LENGTHS) -> list[Recording]:
     return [KINDS[kind](generator, length) for length in lengths]
 
 
-def record(kind: str, home: Path) -> None:
+def record(kind: str, home: Path, lengths: Sequence[int] = LENGTHS) -> None:
     """Record the episodes of a kind as ``local/<kind>``."""
-    episodes = recordings(kind)
+    episodes = recordings(kind, lengths)
     with EpisodeWriter(f"local/{kind}", root=home / "local", infos=[*episodes[0].info]) as writer:
         for one in episodes:
             writer.start(_row(one.states, 0, one.task), {name: values[0] for name, values in one.info.items()})

@@ -95,11 +95,11 @@ def minari(episodes: Episodes, folder: Path, **options: Any) -> Path:
 
     def spaces_of(arrays: Mapping[str, np.ndarray]) -> Any:
         found = {name: space(values) for name, values in arrays.items()}
-        return found[""] if "" in found else spaces.Dict(found)
+        return found.get("") or spaces.Dict(found)
 
     def values_of(arrays: Mapping[str, np.ndarray]) -> Any:
         found = {name: values.tolist() if values.dtype == object else values for name, values in arrays.items()}
-        return found[""] if "" in found else found
+        return found.get("", found)
 
     buffers = []
     for number, one in enumerate(episodes):
@@ -234,8 +234,9 @@ def ogbench(episodes: Episodes, folder: Path) -> Path:
     states = episodes[0].states
     seen = max(states, key=lambda name: states[name].ndim)  # images alone, if there are any
     joints = {name: [one.info[name] for one in episodes] for name in episodes[0].info}
-    if not joints:
-        joints = {"qpos": [one.states[name] for one in episodes] for name in states if name in {"proprio", "state"}}
+    if robot := {"proprio", "state"} & states.keys():
+        name = robot.pop()
+        joints = {"qpos": [one.states[name] for one in episodes]}
     parts = {"observations": [one.states[seen] for one in episodes], **joints}
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     _single_action(episodes)
