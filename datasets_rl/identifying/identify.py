@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from datasets_rl import disk
 from datasets_rl.downloading.opened import opened
 from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.fingerprints.fingerprint import Fingerprints
+from datasets_rl.format.current import is_dataset
 from datasets_rl.format.fingerprints import computed_fingerprints
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.identifying.index import Index, open_index
 from datasets_rl.identifying.known import KnownDataset, known_datasets
 from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
 from datasets_rl.identifying.pixels import same_pixels
+from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import shown_id
 from datasets_rl.store.layout import dataset_folder
@@ -47,11 +50,13 @@ class Match:
     exact: int
     """Number of the looked-up episodes with all their fields equal, as far as fields have enough information."""
     partial: int
-    """Number of those with equal values in some fields, as a set of images has the actions of the set of states."""
+    """Number of the other ones with equal values in some fields, as a set of images has the actions of the set of states."""
     near: int
     """Number of those that are near copies: rounded, scaled, cut, split, joined."""
     fields: tuple[str, ...]
     """Dotted keys of the looked-up fields with equal values in all exact and partial copies."""
+    different: tuple[str, ...] = ()
+    """Dotted keys of the looked-up fields with enough information that any of the partial copies has with other values, or has not."""
     changes: tuple[str, ...] = ()
     """What the near copies have changed, a text each."""
 
@@ -66,6 +71,7 @@ class Identity:
     """Which stored datasets hold the episodes of a dataset."""
 
     id: str
+    """The id of the stored dataset, or the path or the address that was given."""
     episodes: int
     """Number of episodes that were looked up."""
     uninformative: int
@@ -115,9 +121,11 @@ def identify(
     """
     settings = settings or Settings.from_env()
     with opened(dataset, root=root, settings=settings) as stored:
-        name = shown_id(stored.folder, stored.manifest.id, settings=settings)
+        is_stored = stored.folder.is_relative_to(settings.home.resolve()) or is_dataset(disk.expand_home(dataset))
+        name = shown_id(stored.folder, stored.manifest.id, settings=settings) if is_stored else str(dataset)
         known = [*known_datasets(settings)]
-        index, problem = open_index(settings.home, known)
+        with waiting(f"indexing the episodes of {len(known):,} stored datasets", show=settings.progress):
+            index, problem = open_index(settings.home, known)
         return replace(Search(stored, name, known, index).run(near=near), index_problem=problem)
 
 
@@ -182,19 +190,6 @@ class Search:
             return None
         return self._known[number].fingerprints
 
-    def _same_pixels(
-        self, episode: int, number: int, twin: int, equal: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.bool_]:
-        """Return which fields of an episode are images with the pixels of an episode of another dataset, [F]."""
-        prints, theirs = self._stored.fingerprints, self._known[number].stored
-        asked = prints.records[episode : episode + 1]
-        return np.array(
-            [
-                not known and same_pixels(self._stored, episode, name, theirs, twin)
-                for name, known in zip(prints.names, equal, strict=True)
-            ]
-        )
-
     def _are_equal(self, number: int, episode: int, twin: int) -> bool:
         """Return whether an episode is equal to an episode of another dataset in all fields with enough information."""
         theirs = self._fingerprints(number)
@@ -204,12 +199,9 @@ class Search:
 
     def _compare_pixels(self, number: int, copies: HeldCopies, row: int) -> None:
         """Compare the images of an episode with those of the copy, where the fingerprints are of files, and add what is equal."""
-        names = self._stored.fingerprints.names
-        for field in np.flatnonzero(copies.telling[row] & ~copies.equal[row]).tolist():
-            episode, twin = int(copies.episodes[row]), int(copies.twins[row])
-            copies.equal[row, field] = same_pixels(
-                self._stored, episode, names[field], self._known[number].stored, twin
-            )
+        theirs, episode, twin = self._known[number].stored, int(copies.episodes[row]), int(copies.twins[row])
+        for place in np.flatnonzero(copies.telling[row] & ~copies.equal[row]).tolist():
+            copies.equal[row, place] = same_pixels(self._stored, episode, copies.names[place], theirs, twin)
 
     def _near(self, episodes: NDArray[np.int64]) -> Iterator[tuple[int, int, int, NearCopy]]:
         """Yield the near copies of episodes: the episode, the number of the other dataset, the episode there, and the copy."""
@@ -352,7 +344,8 @@ class _Tally:
         complete = self.copies.complete
         near = [texts for episode, texts in self.near.items() if episode not in self.same]
         counts = Counter(text for texts in near for text in texts)
-        common = self.copies.equal.all(axis=0) if len(complete) else np.zeros(len(self.copies.names), np.bool_)
+        common = self.copies.equal.all(axis=0) & bool(len(complete))
+        different = (self.copies.telling & ~self.copies.equal).any(axis=0)
         return Match(
             known.id,
             known.stored.manifest.digest,
@@ -360,9 +353,13 @@ class _Tally:
             int(complete.sum()) + len(self.same),
             int((~complete).sum()),
             len(near),
-            tuple(name for name, same in zip(self.copies.names, common.tolist(), strict=True) if same),
+            self._named(common),
+            self._named(different),
             tuple(f"{text} ({count:,})" for text, count in counts.most_common()),
         )
+
+    def _named(self, fields: NDArray[np.bool_]) -> tuple[str, ...]:
+        return tuple(self.copies.names[number] for number in np.flatnonzero(fields))
 
 
 def _changes(copy: NearCopy, steps: int) -> list[str]:

@@ -18,12 +18,12 @@ class KnownDataset:
     """A stored dataset that is searched.
 
     Args:
-        id: The id under which the dataset is shown.
+        shown: The id under which the dataset is shown.
         folder: The folder of the current version, or of the dataset if the current version is not known.
     """
 
-    def __init__(self, id: str, folder: Path) -> None:
-        self.id = id
+    def __init__(self, shown: str, folder: Path) -> None:
+        self.id = shown
         self.folder = folder
 
     @cached_property

@@ -12,7 +12,6 @@ import pytest
 from faults.crash import events_below, run_killed_at
 from fingerprints import planted
 
-from datasets_rl import disk
 from datasets_rl.identifying import identify
 from datasets_rl.settings import Settings
 

@@ -23,7 +23,12 @@ from datasets_rl.identifying import Identity, identify
 from datasets_rl.settings import Settings
 
 QUICK = ("D4RL", "npz", "robomimic", "OGBench")
-PACKAGES = {"Minari": "minari", "Minari without JPEG": "minari", "LeRobot": "lerobot.datasets", "d3rlpy": "d3rlpy.dataset"}
+PACKAGES = {
+    "Minari": "minari",
+    "Minari without JPEG": "minari",
+    "LeRobot": "lerobot.datasets",
+    "d3rlpy": "d3rlpy.dataset",
+}
 NOT_READ = {("d3rlpy", "maze"), ("d3rlpy", "arm"), ("d3rlpy", "teleoperation")}
 """Buffers with several observations, a file of which rlds asks which arrays are which."""
 
@@ -68,7 +73,13 @@ def has_tfds() -> bool:
     return bool(python) or importlib.util.find_spec("tensorflow_datasets") is not None
 
 
-QUICK_CASES = [("D4RL", "locomotion"), ("npz", "texts"), ("robomimic", "agents"), ("OGBench", "maze"), ("robomimic", "maze")]
+QUICK_CASES = [
+    ("D4RL", "locomotion"),
+    ("npz", "texts"),
+    ("robomimic", "agents"),
+    ("OGBench", "maze"),
+    ("robomimic", "maze"),
+]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -153,7 +164,9 @@ def table() -> str:
                     matches = {match.id: match for match in identity.matches}
                     match = matches.get(f"local/{kind}")
                     exact, others = (match.exact, match.partial + match.near) if match else (0, 0)
-                    cells.append(f"{exact} of {identity.episodes}" if exact or not others else f"{others} without images")
+                    cells.append(
+                        f"{exact} of {identity.episodes}" if exact or not others else f"{others} without images"
+                    )
             lines.append(f"| {writer} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
     return "\n".join(lines)
