@@ -15,6 +15,7 @@ is damaged. What is found is compared with the fingerprints or the values of the
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from datasets_rl.store.layout import INDEX_FILE, INDEX_FOLDER
 _WINDOW = np.dtype([("episode", "<u4"), ("step", "<u4")])
 _HEADER = np.dtype([("kind", "S16"), ("state", "S32"), ("counts", "<u8", (3,))])
 _KIND = b"rlds index 1"
+_WRITING = threading.Lock()
+"""Held by the thread that writes an index: the temporary file has the name of the process."""
 _ARRAYS = (
     ("starts", "<i8", 0),
     ("words", "<u8", 1),
@@ -106,7 +109,8 @@ def open_index(home: Path, datasets: Sequence[KnownDataset]) -> tuple[Index, str
             return index, ""
     index = make_index(datasets)
     try:
-        _write(file, state, index)
+        with _WRITING:
+            _write(file, state, index)
     except (DatasetsRLError, OSError) as error:
         return index, str(error).partition("\n")[0]
     return index, ""

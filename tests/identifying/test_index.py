@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -156,6 +159,20 @@ def test_two_searches_at_once_find_the_same(home):
         thread.join()
 
     assert results == [[("local/noisy", 1)]] * 4
+    assert [path.name for path in index_of(home).parent.iterdir()] == ["index"]
+
+
+@pytest.mark.slow
+def test_commands_at_once_find_the_same(home):
+    command = [sys.executable, "-m", "datasets_rl", "identify", "local/copy", "--json"]
+    environment = {**os.environ, "RLDS_HOME": str(home)}
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(4)]
+
+    outputs = {one.communicate()[0] for one in running}
+
+    assert [one.returncode for one in running] == [0] * 4
+    (output,) = outputs
+    assert json.loads(output)["matches"][0]["exact"] == 1
     assert [path.name for path in index_of(home).parent.iterdir()] == ["index"]
 
 
