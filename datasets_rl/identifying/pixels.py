@@ -35,7 +35,7 @@ def same_pixels(mine: StoredDataset, episode: int, name: str, theirs: StoredData
 def _may_be_equal(field: Field, other: Field) -> bool:
     """Return whether two fields are images of the same size whose fingerprints are of files on at least one side."""
     of_files = {field.form, other.form} & {"encoded", "video"}
-    return bool(of_files) and field.wide and other.wide and (field.shape, field.dtype) == (other.shape, other.dtype)
+    return bool(of_files) and (field.shape, field.dtype) == (other.shape, other.dtype)
 
 
 def _are_equal(
