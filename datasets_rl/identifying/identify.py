@@ -164,7 +164,7 @@ class Search:
             missing = np.flatnonzero(informative & ~found)
             for episode, number, twin, copy in self._near(missing):
                 found[episode] = True
-                tally = tallies.setdefault(number, _Tally(HeldCopies.of(prints, [], None, [])))
+                tally = tallies.setdefault(number, _Tally(HeldCopies.of(prints, [], prints, [])))
                 steps = int(prints.lengths[episode])
                 if copy.shift or copy.steps != steps or not self._are_equal(number, episode, twin):
                     tally.near.setdefault(episode, _changes(copy, steps))
@@ -192,8 +192,7 @@ class Search:
 
     def _are_equal(self, number: int, episode: int, twin: int) -> bool:
         """Return whether an episode is equal to an episode of another dataset in all fields with enough information."""
-        theirs = self._fingerprints(number)
-        copies = HeldCopies.of(self._stored.fingerprints, [episode], theirs, [twin])
+        copies = HeldCopies.of(self._stored.fingerprints, [episode], self._known[number].fingerprints, [twin])
         self._compare_pixels(number, copies, 0)
         return bool(copies.complete[0])
 
@@ -247,20 +246,20 @@ class HeldCopies:
     """Which fields of the episode have enough information, [n, F]."""
 
     @classmethod
-    def of(cls, prints: Fingerprints, episodes: ArrayLike, theirs: Fingerprints | None, twins: ArrayLike) -> HeldCopies:
+    def of(cls, prints: Fingerprints, episodes: ArrayLike, theirs: Fingerprints, twins: ArrayLike) -> HeldCopies:
         """Compare episodes with episodes of another dataset, pair by pair.
 
         Args:
             prints: The fingerprints of the dataset.
             episodes: Numbers of episodes, [n].
-            theirs: The fingerprints of the other dataset. None for no pairs.
+            theirs: The fingerprints of the other dataset.
             twins: Numbers of episodes of the other dataset, [n].
         """
         mine, others = np.asarray(episodes, np.int64), np.asarray(twins, np.int64)
         equal = np.zeros((len(mine), len(prints.names)), np.bool_)
         for number, name in enumerate(prints.names):
             digests = prints.digests(name)[mine]
-            for other_name in theirs.names if theirs else ():
+            for other_name in theirs.names:
                 equal[:, number] |= (theirs.digests(other_name)[others] == digests).all(axis=1)
         telling = np.stack([prints.evidence(name)[mine] for name in prints.names], axis=1)
         return cls(prints.names, mine, others, equal, telling)
@@ -268,8 +267,7 @@ class HeldCopies:
     @property
     def complete(self) -> NDArray[np.bool_]:
         """Which copies are equal in all fields that have enough information, [n]."""
-        complete: NDArray[np.bool_] = (self.equal | ~self.telling).all(axis=1)
-        return complete
+        return np.asarray((self.equal | ~self.telling).all(axis=1))
 
     def take(self, rows: NDArray[np.int64]) -> HeldCopies:
         """Return some of the copies."""
@@ -303,7 +301,7 @@ def exact_copies(
             continue
         episodes, twins = found[found[:, 0] == other, 1:].T
         pair = HeldCopies.of(prints, episodes, theirs, twins)
-        genuine = (pair.equal & known[pair.episodes]).any(axis=1)  # the words are halves of digests
+        genuine = np.asarray((pair.equal & known[pair.episodes]).any(axis=1))  # the words are halves of digests
         order = np.lexsort((-pair.equal.sum(axis=1), pair.episodes))
         order = order[genuine[order]]
         best = order[np.unique(pair.episodes[order], return_index=True)[1]]
@@ -344,8 +342,8 @@ class _Tally:
         complete = self.copies.complete
         near = [texts for episode, texts in self.near.items() if episode not in self.same]
         counts = Counter(text for texts in near for text in texts)
-        common = self.copies.equal.all(axis=0) & bool(len(complete))
-        different = (self.copies.telling & ~self.copies.equal).any(axis=0)
+        common = np.asarray(self.copies.equal.all(axis=0) & bool(len(complete)))
+        different = np.asarray((self.copies.telling & ~self.copies.equal).any(axis=0))
         return Match(
             known.id,
             known.stored.manifest.digest,

@@ -35,11 +35,11 @@ _HEADER = np.dtype([("kind", "S16"), ("state", "S32"), ("counts", "<u8", (3,))])
 _KIND = b"rlds index 1"
 _WRITING = threading.Lock()
 """Held by the thread that writes an index: the temporary file has the name of the process."""
-_ARRAYS = (
-    ("starts", "<i8", 0),
-    ("words", "<u8", 1),
-    ("owners", "<u4", 1),
-    ("hashes", "<u4", 2),
+_ARRAYS: tuple[tuple[str, np.dtype[Any], int], ...] = (
+    ("starts", np.dtype("<i8"), 0),
+    ("words", np.dtype("<u8"), 1),
+    ("owners", np.dtype("<u4"), 1),
+    ("hashes", np.dtype("<u4"), 2),
     ("windows", _WINDOW, 2),
 )
 """Name and dtype of each array in the file, and the number of its count in the header."""
@@ -170,7 +170,7 @@ def _read(file: Path, state: bytes, datasets: int) -> Index | None:
     content = np.memmap(file, np.uint8, "r")
     header = np.frombuffer(content, _HEADER, 1)[0]
     counts = header["counts"].tolist()
-    ends = np.cumsum([_HEADER.itemsize, *(np.dtype(dtype).itemsize * counts[which] for _, dtype, which in _ARRAYS)])
+    ends = np.cumsum([_HEADER.itemsize, *(dtype.itemsize * counts[which] for _, dtype, which in _ARRAYS)])
     if (header["kind"], header["state"], counts[0]) != (_KIND, state, datasets + 1) or ends[-1] != len(content):
         return None
     arrays = {

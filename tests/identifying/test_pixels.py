@@ -13,7 +13,7 @@ from datasets_rl.identifying.known import KnownDataset
 from datasets_rl.ted.episode import EncodedImages
 from datasets_rl.testing.exports import encoded
 
-CAMERA, SHAPE, STEPS = ("observation", "camera"), (24, 20, 3), 40
+CAMERA, SHAPE, STEPS = ("observation", "camera"), (8, 10, 3), 30
 
 
 def store(folder, form, change=()):
