@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -210,7 +210,7 @@ class Search:
             for number, sketch in enumerate(prints.sketches):
                 episode = first + number
                 mine = None
-                for other, twin, shift in candidates(sketch, self._index):
+                for other, twin, shift in candidates(sketch, self._index, self._own):
                     if self._fingerprints(other) is None:
                         continue
                     mine = mine or _values(self._stored, episode)
@@ -310,10 +310,19 @@ def exact_copies(
     return results
 
 
-def candidates(sketch: NDArray[np.void], index: Index) -> list[tuple[int, int, int]]:
-    """Return which episodes may be near copies of one, by several rare windows at one shift: dataset, episode and shift of each."""
+def candidates(sketch: NDArray[np.void], index: Index, without: Collection[int] = ()) -> list[tuple[int, int, int]]:
+    """Return which episodes may be near copies of one, by several rare windows at one shift: dataset, episode and shift of each.
+
+    Args:
+        sketch: The windows of the episode.
+        index: The index of the datasets.
+        without: The numbers of datasets that are left out.
+    """
     sketch = sketch[sketch["hash"] != 0]
-    positions, windows = index.windows_of(sketch["hash"], _OCCURRENCES)
+    positions, windows = index.windows_of(sketch["hash"], _OCCURRENCES * (1 + bool(without)))
+    if without:
+        kept = ~np.isin(windows[:, 0], [*without])
+        positions, windows = positions[kept], windows[kept]
     if not len(positions):
         return []
     shifts = windows[:, 2] - sketch["step"].astype(np.int64)[positions]
