@@ -144,7 +144,8 @@ class Search:
         own = dataset_folder(stored.folder)
         self._own = {number for number, one in enumerate(known) if dataset_folder(one.folder) == own}
         empty = np.flatnonzero(np.diff(index.starts) == 0).tolist()
-        self._damaged = {number: known[number].problem for number in empty if number not in self._own}
+        problems = {number: known[number].problem for number in empty if number not in self._own}
+        self._damaged = {number: problem for number, problem in problems.items() if problem}
         self._kept: dict[tuple[int, int], dict[str, NDArray[np.float64]]] = {}
 
     def run(self, *, near: bool) -> Identity:

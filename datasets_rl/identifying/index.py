@@ -96,6 +96,8 @@ def open_index(home: Path, datasets: Sequence[KnownDataset]) -> tuple[Index, str
     Returns:
         The index, and why the home folder does not keep the index. The reason is empty if the folder keeps the index.
     """
+    if not datasets:
+        return make_index(()), ""
     states = "\0\0".join(dataset.state() for dataset in datasets)
     state = hashlib.sha256(states.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
     file = home / INDEX_FOLDER / INDEX_FILE

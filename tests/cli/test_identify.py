@@ -108,6 +108,7 @@ def test_a_home_without_datasets_and_episodes_without_evidence_are_named(rlds, h
         f"no other dataset is stored in {home}: `rlds list` shows what can be downloaded, and --root names another folder",
         "all 4 episodes are constant, scripted or very short, and no evidence: equal episodes are no copies",
     ]
+    assert not home.exists()
 
 
 @pytest.mark.usefixtures("stored")
