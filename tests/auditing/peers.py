@@ -104,7 +104,7 @@ def _printed(*words: object) -> str:
 
 
 def found_cell(named: Named, episodes: set[int]) -> str:
-    """Return how many of some episodes are named, by what names most of them and at most as many others."""
+    """Return how many of some episodes are named, by what names most of them, and no more others than of them."""
     of_fault = {name: found & episodes for name, found in named.items() if 2 * len(found & episodes) >= len(found)}
     sure, hinted = (
         max((len(found) for name, found in of_fault.items() if name.is_sure is is_sure), default=0)
