@@ -118,6 +118,16 @@ def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tu
     return [(name if shown[name] == 1 else str(one), steps) for one, steps, name in opened]
 
 
+def open_members(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, Data]]:
+    """Return several stored datasets to audit together, each with its name: see `open_named`.
+
+    Raises:
+        UnknownIdError: If there is no such id, or a dataset is not stored.
+        ManifestError: If a manifest cannot be trusted.
+    """
+    return [(name, Data(steps)) for name, steps in open_named(datasets, settings=settings)]
+
+
 def _chosen(names: Sequence[str] | None) -> list[Check]:
     unknown = [name for name in names or () if name not in CHECKS]
     if unknown:
