@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from datasets_rl import disk
+from datasets_rl.auditing._threads import one_matrix_thread
 from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
@@ -151,7 +152,11 @@ class _Look:
 
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
-    data = Data(steps)
+    with one_matrix_thread():
+        return _audited(Data(steps), checks, name, settings)
+
+
+def _audited(data: Data, checks: Sequence[Check], name: str, settings: Settings) -> Audit:
     looks, skipped = _looks(data, checks)
     measured = _measured(data, looks, name, settings)
     findings: list[Finding] = []
