@@ -243,8 +243,10 @@ def _markdown(shell: Shell, named: Sequence[tuple[str, Audit]]) -> Iterator[str]
             yield ""
             if _steps(found) and _TOGETHER not in name:
                 command = shell.rlds("audit", name, "--remedies", "corrected.toml")
-                yield f"A remedy `-t ...` is a step of `rlds preprocess`. `{command}` writes the remedies of all proofs and strong findings "
-                yield "into a recipe. Numbers of episodes and rows start from 0."
+                yield (
+                    f"A remedy `-t ...` is a step of `rlds preprocess`. `{command}` writes the remedies of all proofs and strong "
+                    "findings into a recipe. Numbers of episodes and rows start from 0."
+                )
                 yield ""
         if lengths := [f"* {_plain(str(one))}" for one in found.lengths if one.named]:
             yield from (*lengths, "")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _NAMES = (
     "scipy_openblas_{}_num_threads64_",
@@ -37,7 +37,7 @@ def _threads() -> _Threads | None:
     except (ImportError, OSError, TypeError):
         return None
     for name in _NAMES:
-        found = [getattr(library, name.format(verb), None) for verb in ("get", "set")]
+        found: list[Any] = [getattr(library, name.format(verb), None) for verb in ("get", "set")]
         if None not in found:
             return _Threads(*found)
     return None

@@ -12,6 +12,7 @@ recipe    [[step]]
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -55,7 +56,8 @@ class Correction:
 
     def __str__(self) -> str:
         named = [f"{name}={_inline(value)}" for name, value in self.arguments.items()]
-        return f"-t {self.step}:{','.join([*map(str, self.places), *named])}".rstrip(":")
+        step = f"{self.step}:{','.join([*map(str, self.places), *named])}".rstrip(":")
+        return f"-t {shlex.quote(step)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as in a recipe: its name as `use`, and its arguments."""
