@@ -170,7 +170,7 @@ class _Spans:
 
     def __init__(self, data: Data, key: Key, usual: NDArray[np.float64]) -> None:
         self._data, self._key, self._usual = data, key, usual
-        self.used: NDArray[np.bool_] = (usual > 0).all(axis=0)
+        self.used: NDArray[np.bool_] = np.asarray((usual > 0).all(axis=0))
 
     def of(self, episode: int, target: float) -> tuple[tuple[int, int], bool]:
         """Return the first row in another unit and the row after the last, and whether these are all rows of the episode.
