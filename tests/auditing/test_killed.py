@@ -47,9 +47,11 @@ else:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Return the content of each file by its path, and an empty content for each folder."""
+    """Return the content of each file by its path. A folder, and a note of when a file was fetched, have no content."""
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
+        str(path.relative_to(folder)): b""
+        if path.is_dir() or path.name.endswith(".fetched.json")
+        else path.read_bytes()
         for path in sorted(folder.rglob("*"))
     }
 
