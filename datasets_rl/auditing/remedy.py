@@ -31,8 +31,9 @@ _ORDER = ("drop_episodes", "split_episodes", "trim_steps", "fix_shift")
 that."""
 _LAST = ("fix_signs", "fix_wraps", "fix_ends")
 _REASONS = 3
-_NO_SEAMS = frozenset({"unit_changes"})
-"""Checks whose findings no seam can give: a jump at the edge of another unit is what the other unit looks like."""
+_UNITS, _JUMPS = "unit_changes", "joined_episodes"
+_NO_SEAMS = frozenset({_UNITS, "repeated_seeds"})
+"""Checks whose findings no seam can give."""
 _SEAM = 2
 """Steps between two places that are one seam."""
 
@@ -178,6 +179,8 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
     episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: what is left shows in the next audit.
     A proof, such as a NaN, and a finding about other rows are no look of a seam: they keep their remedy.
     """
+    units = {episode for finding in findings if finding.check == _UNITS for episode in finding.episodes}
+    findings = [_in_unit(finding, units) for finding in findings]
     seams: dict[int, list[int]] = {}
     # A hint must not keep a surer finding from its remedy, unless that is about the same rows.
     sure = [finding.rows for finding in findings if finding.level != "hint"]
@@ -187,6 +190,16 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
     ]
     rows = [span for one in settled if _divides(one) for span in one.rows]
     return [_spared(finding, seams.keys()) if _may_be_seam(finding, rows) else finding for finding in settled]
+
+
+def _in_unit(finding: Finding, units: AbstractSet[int]) -> Finding:
+    """Return a finding that divides no episode in another unit for a jump: the other unit jumps more than others, and at its edges."""
+    if finding.check != _JUMPS or not _divides(finding) or units.isdisjoint(finding.episodes):
+        return finding
+    return replace(
+        finding,
+        remedy="the episode is in another unit, which may be the reason of this finding: audit the result again",
+    )
 
 
 def _divides(finding: Finding) -> bool:

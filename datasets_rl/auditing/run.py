@@ -152,7 +152,8 @@ class _Look:
 
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
-    with one_matrix_thread():
+    # Values that are not finite are findings, and differences of infinite values are no reason to warn.
+    with one_matrix_thread(), np.errstate(invalid="ignore"):
         return _audited(Data(steps), checks, name, settings)
 
 

@@ -138,7 +138,10 @@ def _spike(data: Data, episode: int, row: int) -> str:
     place, furthest, name = int(np.searchsorted(around, row)), 0.0, ""
     for key in dict.fromkeys([*data.states, *data.actions]):
         sample, values = data.sample(key), data.take(key, around).astype(np.float64)
-        usual = np.quantile(np.abs(sample.after - sample.now), _USUAL, axis=0) + _LEAST
+        finite = np.isfinite(sample.now).all(axis=1) & np.isfinite(sample.after).all(axis=1)
+        if not finite.any() or not np.isfinite(values).all():
+            continue
+        usual = np.quantile(np.abs(sample.after[finite] - sample.now[finite]), _USUAL, axis=0) + _LEAST
         jumps = np.abs(values[place + 1] - values[place])
         element = int((jumps / usual).argmax())
         if jumps[element] / usual[element] > furthest:

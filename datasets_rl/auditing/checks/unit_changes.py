@@ -79,7 +79,12 @@ class UnitChanges(Check):
             yield from self._of_groups(data, key, largest, values, groups, spans)
             return
         found = _near(low, middle, high, known)
-        for episode, (unit, _, part) in sorted(found.items()):
+        units = [unit for unit, _, _ in found.values()]
+        for episode, (nearest, _, part) in sorted(found.items()):
+            # A short episode is a poor measure of its own: the unit of most others is likelier, if it is as near.
+            common = max(units, key=units.count)
+            near = abs(abs(middle[episode, part]) - np.log(_UNITS[common])) < np.log(_NEAR)
+            unit = common if near else nearest
             rows, whole = spans.of(episode, float(np.copysign(np.log(_UNITS[unit]), middle[episode, part])))
             where = f"in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,}"
             times = float(np.exp(middle[episode, part]))
