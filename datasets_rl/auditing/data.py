@@ -110,6 +110,16 @@ class Data:
         """Whether each episode is terminated, bool [E]."""
         return np.asarray(self.steps.take(NEXT_TERMINATED, self.episodes.stops - 1), np.bool_).reshape(-1)
 
+    def has_outcome(self, episode: int) -> bool:
+        """Return whether the last step says how the episode ended: by termination, or by the only reward unlike those before.
+
+        Without this step, a success looks like a failure.
+        """
+        rows = np.array(self.episodes.rows(episode))
+        rewards = [self.take(key, rows) for key in self.rewards]
+        alone = [bool((one[:-1] == one[:1]).all() and (one[-1] != one[0]).any()) for one in rewards]
+        return bool(self.last_terminated[episode]) or any(alone)
+
     @property
     def images(self) -> Sequence[Key]:
         """Keys of the fields of images: the cameras. An image after an action is not a field of its own."""

@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from datasets_rl import disk
+from datasets_rl.auditing._threads import one_matrix_thread
 from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
@@ -118,6 +119,16 @@ def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tu
     return [(name if shown[name] == 1 else str(one), steps) for one, steps, name in opened]
 
 
+def open_members(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, Data]]:
+    """Return several stored datasets to audit together, each with its name: see `open_named`.
+
+    Raises:
+        UnknownIdError: If there is no such id, or a dataset is not stored.
+        ManifestError: If a manifest cannot be trusted.
+    """
+    return [(name, Data(steps)) for name, steps in open_named(datasets, settings=settings)]
+
+
 def _chosen(names: Sequence[str] | None) -> list[Check]:
     unknown = [name for name in names or () if name not in CHECKS]
     if unknown:
@@ -141,7 +152,12 @@ class _Look:
 
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
-    data = Data(steps)
+    # Values that are not finite are findings, and differences of infinite values are no reason to warn.
+    with one_matrix_thread(), np.errstate(invalid="ignore"):
+        return _audited(Data(steps), checks, name, settings)
+
+
+def _audited(data: Data, checks: Sequence[Check], name: str, settings: Settings) -> Audit:
     looks, skipped = _looks(data, checks)
     measured = _measured(data, looks, name, settings)
     findings: list[Finding] = []
