@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.fingerprint import Fingerprints
 from datasets_rl.format.quantiles import sample_rows
 from datasets_rl.format.schema import Field, holds_images
+from datasets_rl.look.copies import telling_fingerprints
 from datasets_rl.look.steps import StepReader
 from datasets_rl.ted.keys import (
     ACTION,
@@ -109,6 +111,11 @@ class Data:
     def last_terminated(self) -> NDArray[np.bool_]:
         """Whether each episode is terminated, bool [E]."""
         return np.asarray(self.steps.take(NEXT_TERMINATED, self.episodes.stops - 1), np.bool_).reshape(-1)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """The fingerprints of the episodes, [E], with information in the fields that say which episode this is."""
+        return telling_fingerprints(self.steps)
 
     @property
     def images(self) -> Sequence[Key]:

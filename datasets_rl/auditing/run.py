@@ -203,12 +203,6 @@ def _controls(
             yield found
 
 
-def measure_check(data: Data, check: Check, key: Key, *, name: str, settings: Settings) -> Measures:
-    """Return the measures of all episodes of a check."""
-    look = _Look(check, key)
-    return _measured(data, [look], name, settings)[look.name]
-
-
 def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings) -> dict[str, Measures]:
     """Return the measures of all episodes by the name of the look. Parts that an earlier audit left are used."""
     walks = [*_walks(data, looks)]

@@ -19,8 +19,8 @@ _NAMES = frozenset({"split", "fold", "partition", "subset", "part"})
 class SharedSplits(DuplicateEpisodes):
     name = "shared_splits"
     rule = (
-        "Two episodes with the same states and actions in every step have another value in a column of the episodes, or in a field of the "
-        "steps, that is named split, fold, partition, subset or part."
+        "Two copies, as in duplicate_episodes, have another value in a column of the episodes, or in a field of the steps, that is named split, "
+        "fold, partition, subset or part."
     )
     why = "The validation loss is too small: the model was trained on the same steps."
     limits = (
@@ -41,7 +41,7 @@ class SharedSplits(DuplicateEpisodes):
                 if len(different) > 1:
                     yield Finding(
                         self.name,
-                        "proof",
+                        found.level,
                         f"the episodes {', '.join(f'{one:,}' for one in found.episodes[:5])} are equal, and are in different parts of the "
                         f"dataset: {name} is {' and '.join(list(different)[:5])}",
                         episodes=found.episodes,
