@@ -201,6 +201,7 @@ def _preprocess(
     before = store.current_version(plan_result(source, recipe, **where).paths)
     shell.import_torch()
     from datasets_rl.preprocessing import preprocess
+    from datasets_rl.preprocessing.steps.split import splits_in
 
     folder = preprocess(source, recipe, **options)
     manifest = Manifest.read(folder)
@@ -220,6 +221,8 @@ def _preprocess(
     )
     for key, order in derived.manifest.orders.items():
         shell.printer.note(f"{key} is, in this order: {order}")
+    for sentence in splits_in(manifest):
+        shell.printer.note(f"{derived.derived or folder.name}: {sentence}")
     return derived
 
 

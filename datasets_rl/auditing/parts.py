@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datasets_rl.auditing.checks.duplicate_episodes import INFORMATION, NO_INFORMATION
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Audit, Finding
+from datasets_rl.auditing.finding import Audit, Finding, Level
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.run import open_named
 from datasets_rl.look.copies import Shared, shared_episodes
@@ -70,10 +73,11 @@ def audit_parts(
 def _findings(shared: Shared, one: str, other: str, others: Data) -> Iterator[Finding]:
     """Yield the findings that a second dataset has episodes of a first one: those that are equal, and those that are equal in some fields."""
     some = " and ".join(shared.fields) or "some observations or actions"
-    for level, chosen, fields in (
+    kinds: list[tuple[Level, NDArray[np.bool_], str]] = [
         ("proof", shared.whole, "all observations and actions"),
         ("strong", ~shared.whole, some),
-    ):
+    ]
+    for level, chosen, fields in kinds:
         pairs = sorted(map(tuple, shared.pairs[chosen].tolist()))
         if not pairs:
             continue

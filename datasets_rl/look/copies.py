@@ -132,17 +132,24 @@ def shared_episodes(datasets: Sequence[Fingerprints]) -> tuple[Shared, ...]:
         datasets: For each dataset the fingerprints as from `telling_fingerprints`.
     """
     found: list[Shared] = []
-    for first, second in combinations(range(len(datasets)), 2):
-        copies = find_copies(datasets[second], among=datasets[first])
+    telling = [_informative_fields(one) for one in datasets]
+    for first, second in combinations([number for number, one in enumerate(telling) if one.names], 2):
+        copies = find_copies(telling[second], among=telling[first])
         episodes = np.flatnonzero(copies.found)
         if len(episodes):
             equal = copies.equal[episodes]
-            tells = np.stack([datasets[second].evidence(name)[episodes] for name in copies.names], axis=1)
-            whole = (equal | ~tells).all(axis=1)
-            common = (equal & tells)[~whole].all(axis=0)
+            tells = np.stack([telling[second].evidence(name)[episodes] for name in copies.names], axis=1)
+            whole = np.asarray((equal | ~tells).all(axis=1))
+            common = np.asarray((equal & tells)[~whole].all(axis=0))
             fields = tuple(name for name, same in zip(copies.names, common.tolist(), strict=True) if same)
             found.append(Shared(first, second, np.stack([copies.episodes[episodes], episodes], axis=1), whole, fields))
     return tuple(found)
+
+
+def _informative_fields(prints: Fingerprints) -> Fingerprints:
+    """Return the fingerprints of the fields that have information in any episode."""
+    names = [name for name in prints.names if prints.evidence(name).any()]
+    return replace(prints, records=prints.records[names])
 
 
 def _fingerprints(steps: StepReader) -> Fingerprints:

@@ -18,7 +18,7 @@ from datasets_rl.look.copies import joined
 from datasets_rl.preprocessing import preprocess
 from datasets_rl.preprocessing.batches import episode_batch
 from datasets_rl.preprocessing.merge import MergedDataset
-from datasets_rl.preprocessing.steps.split import Split
+from datasets_rl.preprocessing.steps.split import Split, splits_in
 
 STEPS = 8
 SIDES = ("train", "validation")
@@ -210,7 +210,13 @@ def test_a_field_of_the_steps_gives_the_groups_and_the_manifest_has_the_counts(t
     assert not found[0] & found[1]
     # The episodes 18 and 19 are copies of 0 and 1 in other scenes, so that the scenes 0 and 2, and 1 and 3 are together.
     assert found[1] in ({0, 2}, {1, 3})
-    assert parts[0].metadata["preprocess"]["0"]["0.split"] == {"copies": 4, "groups": 4, "validation_episodes": 10}
+    counts = {"episodes": 20, "copies": 4, "groups": 4, "validation_episodes": 10}
+    assert parts[0].metadata["preprocess"]["0"]["0.split"] == counts
+    (sentence,) = splits_in(parts[1].manifest)
+    assert sentence == (
+        "split: 10 of 20 episodes are for validation, 4 groups of info.scene are whole, 4 episodes that are copies of each "
+        "other are on one side"
+    )
 
 
 @pytest.mark.parametrize(

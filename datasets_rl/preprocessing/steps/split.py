@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.split_mix import GOLDEN
 from datasets_rl.look.copies import first_copies_among, joined, telling_fingerprints
@@ -82,6 +83,7 @@ class Split(DataStep):
         self._counts = {
             "copies": int((np.bincount(copies)[copies] > 1).sum()),
             "groups": 0 if groups is None else len(np.unique(groups)),
+            "episodes": len(copies),
             "validation_episodes": int(self._is_validation.sum()),
         }
 
@@ -116,7 +118,7 @@ class Split(DataStep):
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """The number of episodes with copies, of groups, and of episodes for validation, of the dataset that the recipe reads."""
+        """The number of episodes, of those with copies, of those for validation, and of groups, in the dataset that the recipe reads."""
         return self._counts
 
     @override
@@ -158,6 +160,23 @@ class Split(DataStep):
         if not chosen.any() or chosen.all():
             chosen[smallest] = not chosen[smallest]
         return chosen
+
+
+def splits_in(manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each split of the last recipe of a dataset: how many episodes there are, and how many were kept together."""
+    run = manifest.history[-1] if manifest.history else {}
+    for place, step in enumerate(run.get("recipe", {}).get("steps", ())):
+        prefix = f"preprocess/{len(manifest.history) - 1}/{place}.split/"
+        found = {
+            name.removeprefix(prefix): value for name, value in manifest.metadata.items() if name.startswith(prefix)
+        }
+        if found:
+            parts = [f"{found['validation_episodes']:,} of {found['episodes']:,} episodes are for validation"]
+            if step.get("groups"):
+                parts.append(f"{found['groups']:,} groups of {step['groups']} are whole")
+            if found["copies"]:
+                parts.append(f"{found['copies']:,} episodes that are copies of each other are on one side")
+            yield f"split: {', '.join(parts)}"
 
 
 def _groups_of(members: Sequence[StoredDataset], name: str) -> Numbers:
