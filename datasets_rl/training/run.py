@@ -167,10 +167,10 @@ class Run:
         self._held_out_facts = {"held_out": int(held_out.sum()), "held_out_copies": copies}
         self._print(f"{held_out.sum():,} of {len(numbers):,} episodes are held out for the validation loss")
         if copies:
-            self._print(f"{copies:,} of the held-out episodes are copies of each other, which training would have seen")
+            self._print(f"{copies:,} of the held-out episodes have copies, which are held out, too")
 
     def _with_copies(self, order: NDArray[np.int64], count: int) -> tuple[NDArray[np.bool_], int]:
-        """Return which episodes are held out, [n], and how many of them are copies of each other: all copies are on one side.
+        """Return which episodes are held out, [n], and how many of them have copies, which are held out, too.
 
         Args:
             order: The numbers of the episodes, in the order in which they are held out, [n].
