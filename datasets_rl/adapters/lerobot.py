@@ -6,6 +6,7 @@ The features are those of an export to LeRobot, see `datasets_rl.exporting.lerob
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -35,6 +36,8 @@ from datasets_rl.exporting.lerobot_features import (
 )
 from datasets_rl.format.schema import Field
 from datasets_rl.libraries import importing
+from datasets_rl.look.copies import first_copies, telling_fingerprints
+from datasets_rl.look.steps import StepReader
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import Key, dotted_name
@@ -135,7 +138,8 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
     def split(self, eval_split: float) -> tuple[LeRobotFrames, LeRobotFrames | None]:
         """Return the frames for training and the held-out frames, as ``make_train_eval_datasets`` of LeRobot.
 
-        The last ``ceil(n * eval_split)`` of the n episodes of each task are held out, without image transforms.
+        The last ``ceil(n * eval_split)`` of the n episodes of each task are held out, without image transforms. A warning
+        says how many of them have copies among the episodes for training.
 
         Args:
             eval_split: The share of the episodes, in [0, 1). With 0, nothing is held out, and the second is None.
@@ -158,6 +162,13 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
                 f"eval_split is {eval_split}, which leaves 0 of {sum(map(len, tasks.values()))} episodes for training"
             )
         held = [one for task, numbers in tasks.items() for one in numbers[len(numbers) - held_out[task] :]]
+        firsts = first_copies(telling_fingerprints(self.meta.steps))
+        if copies := int(np.isin(firsts[held], firsts[train]).sum()):
+            warnings.warn(
+                f"{copies:,} of {len(held):,} held-out episodes of {self.repo_id} have copies among the episodes for training, which "
+                "makes the evaluation loss too small: the step split of a recipe has copies on one side",
+                stacklevel=2,
+            )
         return self._with(train, self.image_transforms), self._with(held, None)
 
     def _with(self, episodes: Sequence[int], image_transforms: Callable[[Any], Any] | None) -> LeRobotFrames:
@@ -320,6 +331,9 @@ class LeRobotMetadata:
         """The episodes of the frames."""
         self.fields: dict[str, Field] = feature_fields(content)
         """The stored fields by the name of their feature."""
+        rows = storage.rows if isinstance(storage, View) else None
+        self.steps = StepReader(content.stored, rows, storage.episodes)
+        """The stored fields of the frames."""
         self._content, self._storage = content, storage
         self._task = task_field(content)
         names_of_field = content.manifest.element_names
