@@ -221,8 +221,9 @@ def _preprocess(
     )
     for key, order in derived.manifest.orders.items():
         shell.printer.note(f"{key} is, in this order: {order}")
-    for sentence in splits_in(manifest):
-        shell.printer.note(f"{derived.derived or folder.name}: {sentence}")
+    last = len(manifest.history) - 1
+    for sentence in splits_in(manifest.history[last]["recipe"]["steps"], manifest.fitted(last)):
+        shell.printer.note(f"{called}: {sentence}")
     return derived
 
 
@@ -261,6 +262,7 @@ def _preview_blocks(preview: Preview) -> Iterator[Block]:
         ("free now", size_text(preview.free_bytes)),
         ("fingerprint", preview.fingerprint),
         *((f"{key}, in order", order) for key, order in preview.orders.items()),
+        *(("split", sentence) for sentence in preview.splits),
     )
     yield Facts(facts, title=preview.id)
     rows = tuple(

@@ -26,13 +26,15 @@ def test_mixtures_audits_and_splits_of_a_merge_count_the_same_copies(rlds, tmp_p
     (shared,) = rlds("mix", *folders, "--json").json["shared"]
     audited = rlds("audit", *folders, "--checks", "shared_episodes", "--json").json["datasets"]
     (finding,) = audited[0]["findings"]
-    made = rlds("preprocess", *folders, "-t", "split:train,0.3", "--out", tmp_path / "merged")
+    words = ["preprocess", *folders, "-t", "split:train,0.3", "--out", tmp_path / "merged"]
+    tried, made = rlds(*words, "--dry-run"), rlds(*words)
 
     assert shared["episodes"] == finding["evidence"]["copies"] == 4
     assert finding["level"] == "proof"
     assert finding["evidence"]["pairs"] == [[0, 3], [3, 1], [7, 2], [7, 4]]
     # The three originals are counted, too.
-    assert "18 episodes are for validation, 7 episodes that are copies of each other are on one side" in made.err
+    for text in (tried.out, made.err):
+        assert "of 18 episodes are for validation, 7 episodes that are copies of each other are on one side" in text
 
 
 def test_a_dataset_that_is_stored_in_another_dtype_is_shared_as_a_whole(rlds, tmp_path):

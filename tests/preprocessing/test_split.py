@@ -15,10 +15,10 @@ from datasets_rl.errors import InvalidArgumentError, PreprocessError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.look.copies import joined
-from datasets_rl.preprocessing import preprocess
+from datasets_rl.preprocessing import preprocess, preview
 from datasets_rl.preprocessing.batches import episode_batch
 from datasets_rl.preprocessing.merge import MergedDataset
-from datasets_rl.preprocessing.steps.split import Split, splits_in
+from datasets_rl.preprocessing.steps.split import Split
 
 STEPS = 8
 SIDES = ("train", "validation")
@@ -107,7 +107,7 @@ def test_the_order_of_the_episodes_changes_no_side(split, copies, data, grouped)
 @FEW
 @given(split=SPLITS, count=st.integers(1, 300))
 def test_without_copies_the_share_is_missed_by_few_episodes(split, count):
-    assert abs(len(assigned(split, range(count))) - split.validation * count) <= 3
+    assert abs(len(assigned(split, range(count))) - split.validation * count) <= 4  # 3.29 is the discrepancy of 300
 
 
 @pytest.mark.parametrize("groups", ["", "task"])
@@ -212,10 +212,10 @@ def test_a_field_of_the_steps_gives_the_groups_and_the_manifest_has_the_counts(t
     assert found[1] in ({0, 2}, {1, 3})
     counts = {"episodes": 20, "copies": 4, "groups": 4, "validation_episodes": 10}
     assert parts[0].metadata["preprocess"]["0"]["0.split"] == counts
-    (sentence,) = splits_in(parts[1].manifest)
-    assert sentence == (
-        "split: 10 of 20 episodes are for validation, 4 groups of info.scene are whole, 4 episodes that are copies of each "
-        "other are on one side"
+    found = preview(tmp_path / "toy", Recipe.inline(["split:train,0.25,groups=info.scene"]), out=tmp_path / "more")
+    (sentence,) = found.splits
+    assert sentence.startswith(
+        "10 of 20 episodes are for validation, 4 groups of info.scene are whole, 4 episodes that"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.split_mix import GOLDEN
 from datasets_rl.look.copies import first_copies_among, joined, telling_fingerprints
@@ -162,21 +161,24 @@ class Split(DataStep):
         return chosen
 
 
-def splits_in(manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each split of the last recipe of a dataset: how many episodes there are, and how many were kept together."""
-    run = manifest.history[-1] if manifest.history else {}
-    for place, step in enumerate(run.get("recipe", {}).get("steps", ())):
-        prefix = f"preprocess/{len(manifest.history) - 1}/{place}.split/"
-        found = {
-            name.removeprefix(prefix): value for name, value in manifest.metadata.items() if name.startswith(prefix)
-        }
-        if found:
-            parts = [f"{found['validation_episodes']:,} of {found['episodes']:,} episodes are for validation"]
+def splits_in(steps: Sequence[Mapping[str, Any]], fitted: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a sentence for each split of a recipe: how many episodes there are, and how many were kept together.
+
+    Args:
+        steps: The steps as JSON.
+        fitted: What the steps were fitted to, by the place and the name of the step: ``0.split/copies``.
+    """
+    sentences = []
+    for place, step in enumerate(steps):
+        count = {name.rpartition("/")[2]: value for name, value in fitted.items() if name.startswith(f"{place}.split/")}
+        if count:
+            parts = [f"{count['validation_episodes']:,} of {count['episodes']:,} episodes are for validation"]
             if step.get("groups"):
-                parts.append(f"{found['groups']:,} groups of {step['groups']} are whole")
-            if found["copies"]:
-                parts.append(f"{found['copies']:,} episodes that are copies of each other are on one side")
-            yield f"split: {', '.join(parts)}"
+                parts.append(f"{count['groups']:,} groups of {step['groups']} are whole")
+            if count["copies"]:
+                parts.append(f"{count['copies']:,} episodes that are copies of each other are on one side")
+            sentences.append(", ".join(parts))
+    return tuple(sentences)
 
 
 def _groups_of(members: Sequence[StoredDataset], name: str) -> Numbers:
