@@ -205,7 +205,7 @@ class Recipe:
             try:
                 step.prepare(stored)
             except InvalidArgumentError as error:
-                raise PreprocessError(f"{self.step_label(number)}: {error.message}", hint=error.remedy) from error
+                raise PreprocessError(f"step {number} ({step.use()}): {error.message}", hint=error.remedy) from error
 
     def fit(self, batches: Any) -> None:
         """Fit the steps that require it to all episodes, as transformed by the previous steps.

@@ -235,7 +235,7 @@ def test_a_field_of_the_steps_gives_the_groups_and_the_manifest_has_the_counts(t
 )
 def test_groups_that_are_not_there_are_refused(groups, values, problem, tmp_path):
     stored = stored_episodes(tmp_path / "toy", range(6), task=values or ["a", "b"] * 3)
-    with pytest.raises(PreprocessError, match=rf"step 0 \(split: .*\): {problem}"):
+    with pytest.raises(PreprocessError, match=rf"step 0 \(split\): {problem}"):
         side(stored, "train", groups=groups)
 
 
