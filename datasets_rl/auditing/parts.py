@@ -15,6 +15,7 @@ from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.run import open_named
 from datasets_rl.look.copies import Shared, shared_episodes
 from datasets_rl.settings import Settings
+from datasets_rl.ted.keys import dotted_name
 
 _NAMED = 1_000
 
@@ -25,7 +26,7 @@ class SharedEpisodes:
     name = "shared_episodes"
     rule = (
         f"An episode of a dataset has the same values as an episode of another dataset, in an observation or action with {INFORMATION}, that no "
-        "other episode of its dataset shares. A proof is equal in all observations and actions with information, other copies are strong."
+        "other episode of its dataset shares. A proof is equal in all observations and actions, other copies are strong."
     )
     why = (
         "If one dataset is for training and the other for validation, the validation loss is too small. In a mixture, the episode counts "
@@ -59,7 +60,7 @@ def audit_parts(
     known = [part for part in parts if part[1].fingerprints.informative().any()]
     findings: list[Finding] = []
     for shared in shared_episodes([data.fingerprints for _, data in known]):
-        findings += _findings(shared, known[shared.first][0], *known[shared.second])
+        findings += _findings(shared, known[shared.first], known[shared.second])
     return Audit(
         id=name,
         steps=sum(len(data) for _, data in parts),
@@ -70,12 +71,13 @@ def audit_parts(
     )
 
 
-def _findings(shared: Shared, one: str, other: str, others: Data) -> Iterator[Finding]:
+def _findings(shared: Shared, first: tuple[str, Data], second: tuple[str, Data]) -> Iterator[Finding]:
     """Yield the findings that a second dataset has episodes of a first one: those that are equal, and those that are equal in some fields."""
-    some = " and ".join(shared.fields) or "some observations or actions"
+    (one, data), (other, others) = first, second
+    is_proof = shared.whole & _are_constants_equal(data, others, shared.pairs)
     kinds: list[tuple[Level, NDArray[np.bool_], str]] = [
-        ("proof", shared.whole, "all observations and actions"),
-        ("strong", ~shared.whole, some),
+        ("proof", is_proof, "all observations and actions"),
+        ("strong", ~is_proof, " and ".join(shared.fields) or "some observations or actions"),
     ]
     for level, chosen, fields in kinds:
         pairs = sorted(map(tuple, shared.pairs[chosen].tolist()))
@@ -91,3 +93,13 @@ def _findings(shared: Shared, one: str, other: str, others: Data) -> Iterator[Fi
             evidence={"copies": len(pairs), "datasets": [one, other], "pairs": [list(pair) for pair in pairs[:_NAMED]]},
             remedy=f"{drop(sorted(copy for _, copy in pairs))} in {other}",
         )
+
+
+def _are_constants_equal(data: Data, others: Data, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which pairs of episodes, [n, 2], have equal states and actions under equal keys, also those without information, [n]."""
+    names, other_names = ({dotted_name(key) for key in [*one.states, *one.actions]} for one in (data, others))
+    equal = np.ones(len(pairs), np.bool_)
+    for name in names & other_names:
+        digests = data.fingerprints.digests(name)[pairs[:, 0]], others.fingerprints.digests(name)[pairs[:, 1]]
+        equal &= (digests[0] == digests[1]).all(axis=1)
+    return equal

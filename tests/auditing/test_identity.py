@@ -131,6 +131,21 @@ def test_datasets_with_other_fields_share_the_episodes_with_equal_actions() -> N
     assert "in action, such as episode 0 of" in finding.message
 
 
+def test_episodes_of_two_datasets_with_another_goal_are_no_proof() -> None:
+    recording = clean.record("maze", 10)
+    moved = [
+        replace(one, states={**one.states, ("observation", "goal"): one.states["observation", "goal"] + 1})
+        for one in recording.episodes[:2]
+    ]
+    parts = [recording, replace(recording, episodes=(*moved, *recording.episodes[2:3]))]
+    found = planting.mixture_audited(parts, audit_parts).findings
+
+    assert [(one.level, one.evidence["copies"]) for one in found] == [("proof", 1), ("strong", 2)]
+    assert (
+        "in action and observation.state" in found[1].message or "in observation.state and action" in found[1].message
+    )
+
+
 def test_datasets_without_information_are_not_compared() -> None:
     members = [clean.record("visits", 10), clean.record("maze", 10)]
     assert (
@@ -138,14 +153,13 @@ def test_datasets_without_information_are_not_compared() -> None:
     )
 
 
-def test_a_copy_with_another_constant_is_named_with_it_and_is_no_proof() -> None:
+def test_a_copy_with_another_goal_is_a_near_copy() -> None:
     recording = clean.record("maze", 10)
     one = recording.episodes[2]
     other = replace(one, states={**one.states, ("observation", "goal"): one.states["observation", "goal"] + 1})
     (finding,) = planting.audited(replace(recording, episodes=(*recording.episodes, other)), CHECKS).findings
 
-    assert (finding.check, finding.level, finding.episodes) == ("duplicate_episodes", "strong", (2, 10))
-    assert finding.message.endswith("with another observation.goal")
+    assert (finding.check, finding.level, finding.episodes) == ("near_duplicates", "strong", (2, 10))
 
 
 def test_equal_images_without_states_are_copies() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
@@ -20,10 +23,10 @@ NO_INFORMATION = "no episode has enough information in its observations and acti
 
 class DuplicateEpisodes(Check):
     name = "duplicate_episodes"
-    rule = f"Two episodes have the same values in all observations and actions with {INFORMATION}."
+    rule = f"Two episodes have the same values in all observations and actions, of which one has {INFORMATION}."
     why = "A copy counts twice in training. A copy in the validation part makes the validation loss too small."
     limits = (
-        "Copies with another cast, codec, scale or length are near copies. Deterministic seeds make equal episodes. Episodes that are "
+        "Copies with another cast, scale, length or constant are near copies. Deterministic seeds make equal episodes. Episodes that are "
         "constant or very short are not compared."
     )
 
@@ -34,21 +37,25 @@ class DuplicateEpisodes(Check):
 
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         del key, measures
-        for first, *others in groups_of_copies(first_copies(data.fingerprints)):
-            different = _different(data, [first, *others])
+        for first, *copies in groups_of_copies(_first_equal(data)):
             yield Finding(
                 self.name,
-                "strong" if different else "proof",
-                f"episode {first:,} is stored {len(others) + 1} times: also as {', '.join(map(str, others[:5]))}"
-                f"{' and others' if len(others) > 5 else ''}{f', with another {different[0]}' if different else ''}",
-                episodes=(first, *others),
-                evidence={"copies": len(others), "steps": int(data.episodes.lengths[first])},
-                remedy=drop(others),
+                "proof",
+                f"episode {first:,} is stored {len(copies) + 1} times: also as {', '.join(map(str, copies[:5]))}"
+                f"{' and others' if len(copies) > 5 else ''}",
+                episodes=(first, *copies),
+                evidence={"copies": len(copies), "steps": int(data.episodes.lengths[first])},
+                remedy=drop(copies),
             )
 
 
-def _different(data: Data, episodes: Sequence[int]) -> list[str]:
-    """Return the states and actions that some of the episodes have with other values: they have no information in the episodes."""
+def _first_equal(data: Data) -> NDArray[np.int64]:
+    """Return the first copy of each episode, [E], of which all states and actions are equal, also constant ones."""
     prints = data.fingerprints
-    digests = {name: prints.digests(name)[list(episodes)] for name in map(dotted_name, [*data.states, *data.actions])}
-    return [name for name, values in digests.items() if (values != values[0]).any()]
+    firsts = first_copies(prints)
+    copied = np.flatnonzero(np.bincount(firsts)[firsts] > 1)
+    names = map(dotted_name, [*data.states, *data.actions])
+    words = [firsts[copied].astype(np.uint64)[:, None], *(prints.digests(name)[copied] for name in names)]
+    _, places, groups = np.unique(np.hstack(words), axis=0, return_index=True, return_inverse=True)
+    firsts[copied] = copied[places[groups.reshape(-1)]]
+    return firsts

@@ -13,7 +13,6 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
-from datasets_rl.look.copies import first_copies
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 8
@@ -59,12 +58,8 @@ class NearDuplicates(Check):
         ranges[np.isinf(ranges)] = np.nan  # no value is finite
         reader = _Reader(data, tuple(self._keys(data)))
         copies: dict[int, tuple[int, _Match]] = {}
-        originals = first_copies(data.fingerprints)
         for first, second in _suspects(ranges, lengths):
-            # Exact copies belong to another check.
-            if second in copies or originals[first] == originals[second]:
-                continue
-            if (match := _compare(reader, first, second)) is not None:
+            if second not in copies and (match := _compare(reader, first, second)) is not None:
                 copies[second] = (first, match)
         if len(copies) > _SCRIPTED * len(lengths):
             yield self._scripted(sorted(copies), len(lengths))
@@ -166,7 +161,7 @@ def _features(ranges: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 
 
 def _compare(reader: _Reader, first: int, second: int) -> _Match | None:
-    """Return how the second episode repeats the first one, or None. Equal episodes with too little information are no finding."""
+    """Return how the second episode repeats the first one, or None. Exact copies belong to another check."""
     one, two = reader.states(first), reader.states(second)
     spread = np.nanstd(one, axis=0)
     tolerance = _SAME * spread + _ROUNDED * np.nanmax(np.abs(one), axis=0)

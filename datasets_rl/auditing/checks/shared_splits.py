@@ -41,7 +41,7 @@ class SharedSplits(DuplicateEpisodes):
                 if len(different) > 1:
                     yield Finding(
                         self.name,
-                        found.level,
+                        "proof",
                         f"the episodes {', '.join(f'{one:,}' for one in found.episodes[:5])} are equal, and are in different parts of the "
                         f"dataset: {name} is {' and '.join(list(different)[:5])}",
                         episodes=found.episodes,
