@@ -19,7 +19,7 @@ from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
-    from datasets_rl.look.copies import Shared
+    from datasets_rl.format.copies import Shared
 
 GROUP = "Prepare"
 _SHARE = re.compile(r"(?P<name>.+):(?P<share>[0-9]*\.?[0-9]+)")
@@ -95,9 +95,8 @@ def run(
         check_batch_transforms([*map(parse_inline, transforms or ())], one)
     shell.import_torch()
     from datasets_rl.datasets.open_mixture import mixture
+    from datasets_rl.format.copies import shared_episodes, telling_fingerprints
     from datasets_rl.format.reader import StoredDataset
-    from datasets_rl.look.copies import shared_episodes, telling_fingerprints
-    from datasets_rl.look.steps import StepReader
 
     settings: dict[str, Any] = {
         "batch_size": batch_size,
@@ -122,7 +121,7 @@ def run(
         if file.exists() and not force and not disk.has_content(file, text.encode()):
             raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
         disk.write_text(file, text)
-    shared = shared_episodes([telling_fingerprints(StepReader(StoredDataset(folder))) for folder in folders])
+    shared = shared_episodes([telling_fingerprints(StoredDataset(folder)) for folder in folders])
     return Result(
         {
             "file": out,

@@ -34,10 +34,10 @@ from datasets_rl.exporting.lerobot_features import (
     ranked,
     task_field,
 )
+from datasets_rl.fingerprints.fingerprint import Fingerprints
+from datasets_rl.format.copies import first_copies, telling_fingerprints
 from datasets_rl.format.schema import Field
 from datasets_rl.libraries import importing
-from datasets_rl.look.copies import first_copies, telling_fingerprints
-from datasets_rl.look.steps import StepReader
 from datasets_rl.storages.dataset import DatasetStorage
 from datasets_rl.storages.view import View
 from datasets_rl.ted.keys import Key, dotted_name
@@ -83,7 +83,7 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
         self.image_transforms = image_transforms
         self.tolerance_s = tolerance_s
         self.delta_timestamps = delta_timestamps
-        self._storage = storage
+        self._storage, self._stored = storage, content.stored
         self.delta_indices = None if delta_timestamps is None else self._delta_indices(delta_timestamps)
         self._plain: list[Key] = []
         windows: dict[tuple[int, ...], list[str]] = {}
@@ -162,7 +162,7 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
                 f"eval_split is {eval_split}, which leaves 0 of {sum(map(len, tasks.values()))} episodes for training"
             )
         held = [one for task, numbers in tasks.items() for one in numbers[len(numbers) - held_out[task] :]]
-        firsts = first_copies(telling_fingerprints(self.meta.steps))
+        firsts = first_copies(self._fingerprints())
         if copies := int(np.isin(firsts[held], firsts[train]).sum()):
             warnings.warn(
                 f"{copies:,} of {len(held):,} held-out episodes of {self.repo_id} have copies among the episodes for training, which "
@@ -170,6 +170,10 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
                 stacklevel=2,
             )
         return self._with(train, self.image_transforms), self._with(held, None)
+
+    def _fingerprints(self) -> Fingerprints:
+        rows = self._storage.rows if isinstance(self._storage, View) else None
+        return telling_fingerprints(self._stored, rows, self.meta.table)
 
     def _with(self, episodes: Sequence[int], image_transforms: Callable[[Any], Any] | None) -> LeRobotFrames:
         made = object.__new__(type(self))
@@ -331,9 +335,6 @@ class LeRobotMetadata:
         """The episodes of the frames."""
         self.fields: dict[str, Field] = feature_fields(content)
         """The stored fields by the name of their feature."""
-        rows = storage.rows if isinstance(storage, View) else None
-        self.steps = StepReader(content.stored, rows, storage.episodes)
-        """The stored fields of the frames."""
         self._content, self._storage = content, storage
         self._task = task_field(content)
         names_of_field = content.manifest.element_names

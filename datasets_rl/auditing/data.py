@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.fingerprints.fingerprint import Fingerprints
+from datasets_rl.format.copies import telling_fingerprints
 from datasets_rl.format.quantiles import sample_rows
 from datasets_rl.format.schema import Field, holds_images
-from datasets_rl.look.copies import telling_fingerprints
 from datasets_rl.look.steps import StepReader
 from datasets_rl.ted.keys import (
     ACTION,
@@ -115,7 +115,7 @@ class Data:
     @cached_property
     def fingerprints(self) -> Fingerprints:
         """The fingerprints of the episodes, [E], with information in the fields that say which episode this is."""
-        return telling_fingerprints(self.steps)
+        return telling_fingerprints(self.steps.stored, self.steps.rows, self.steps.episodes)
 
     @property
     def images(self) -> Sequence[Key]:

@@ -13,7 +13,7 @@ from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Audit, Finding, Level
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.run import open_named
-from datasets_rl.look.copies import Shared, shared_episodes
+from datasets_rl.format.copies import Shared, shared_episodes
 from datasets_rl.settings import Settings
 from datasets_rl.ted.keys import dotted_name
 

@@ -20,11 +20,10 @@ from typing_extensions import Self
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
 from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
+from datasets_rl.format.copies import first_copies, joined, telling_fingerprints
 from datasets_rl.libraries import importing
 from datasets_rl.lockfile.lock import LOCK_FILE
 from datasets_rl.lockfile.write import lock_opened
-from datasets_rl.look.copies import first_copies, joined, telling_fingerprints
-from datasets_rl.look.steps import StepReader
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints
@@ -177,7 +176,7 @@ class Run:
             count: How many are held out, at least: the last has all its copies with it.
         """
         stored = self.dataset.stored
-        firsts = joined([stored.episodes.numbers, first_copies(telling_fingerprints(StepReader(stored)))])
+        firsts = joined([stored.episodes.numbers, first_copies(telling_fingerprints(stored))])
         numbers, places = np.unique(stored.episodes.numbers, return_index=True)
         _, turns, groups, sizes = np.unique(
             firsts[places[np.searchsorted(numbers, order)]], return_index=True, return_inverse=True, return_counts=True

@@ -12,9 +12,9 @@ from stored_data import columns, trajectory, write_dataset
 
 from datasets_rl import Recipe, load
 from datasets_rl.errors import InvalidArgumentError, PreprocessError
+from datasets_rl.format.copies import joined
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
-from datasets_rl.look.copies import joined
 from datasets_rl.preprocessing import preprocess, preview
 from datasets_rl.preprocessing.batches import episode_batch
 from datasets_rl.preprocessing.merge import MergedDataset

@@ -12,7 +12,7 @@ from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.fingerprints.fingerprint import EVIDENCE_BITS
-from datasets_rl.look.copies import first_copies, groups_of_copies
+from datasets_rl.format.copies import first_copies, groups_of_copies
 from datasets_rl.ted.keys import Key, dotted_name
 
 INFORMATION = (

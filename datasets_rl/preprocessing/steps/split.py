@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.format.copies import first_copies_among, joined, telling_fingerprints
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.split_mix import GOLDEN
-from datasets_rl.look.copies import first_copies_among, joined, telling_fingerprints
-from datasets_rl.look.steps import StepReader
 from datasets_rl.preprocessing.base import DataStep
 from datasets_rl.preprocessing.steps._fields import random_floats, unit_floats
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -76,7 +75,7 @@ class Split(DataStep):
         source = np.concatenate(sources)
         has_files = all("file" in member.episodes.names for member in members)
         file = np.concatenate([member.episodes["file"] for member in members]) if has_files else np.zeros_like(source)
-        copies = first_copies_among([telling_fingerprints(StepReader(member)) for member in members])
+        copies = first_copies_among([telling_fingerprints(member) for member in members])
         groups = _groups_of(members, self.groups) if self.groups else None
         self._is_validation = self.assign(source, file, copies, groups)
         self._counts = {
@@ -215,12 +214,12 @@ def _values(stored: StoredDataset, name: str) -> NDArray[Any]:
             f"{stored.manifest.id} has no {name}, expected one of its columns of episodes, {', '.join(table.metadata_names)}, or of its "
             f"fields, {', '.join(fields)}"
         )
-    key, steps = as_key(name), StepReader(stored)
-    firsts = steps.take(key, table.starts)
+    key = as_key(name)
+    firsts = stored.take_fields([key], table.starts)[0]
     for start in range(0, len(stored), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(stored)))
         episodes = table.episode_of(rows)
-        differ = (steps.read(key, start, int(rows[-1]) + 1) != firsts[episodes]).reshape(len(rows), -1).any(axis=1)
+        differ = (stored.column(key, start, int(rows[-1]) + 1) != firsts[episodes]).reshape(len(rows), -1).any(axis=1)
         # A NaN differs from itself.
         differ &= rows != table.starts[episodes]
         if differ.any():

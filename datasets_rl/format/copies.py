@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 
 from datasets_rl.fingerprints.copies import episode_digests, find_copies
 from datasets_rl.fingerprints.fingerprint import Fingerprints
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
-from datasets_rl.look.steps import StepReader
 from datasets_rl.ted.keys import ACTION, is_observation
+from datasets_rl.ted.row_ranges import RowRanges
+from datasets_rl.ted.table import EpisodeTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +50,20 @@ class Shared:
         return len(self.pairs)
 
 
-def telling_fingerprints(steps: StepReader) -> Fingerprints:
+def telling_fingerprints(
+    stored: StoredDataset, rows: RowRanges | None = None, episodes: EpisodeTable | None = None
+) -> Fingerprints:
     """Return the fingerprints of E episodes, in which only the fields that say which episode this is have information.
 
     A part of an episode has no information.
+
+    Args:
+        stored: The dataset.
+        rows: Rows of the dataset that are the steps of the episodes. All rows by default.
+        episodes: The table of the episodes that these rows form.
     """
-    prints = _fingerprints(steps)
-    fields = {field.name: field for field in steps.stored.schema}
+    prints = _fingerprints(stored, rows, episodes)
+    fields = {field.name: field for field in stored.schema}
     says = {name for name in prints.names if _is_narrow_observation(fields[name])}
     moves = np.zeros(len(prints), np.bool_)
     for name in says:
@@ -152,16 +161,16 @@ def _informative_fields(prints: Fingerprints) -> Fingerprints:
     return replace(prints, records=prints.records[names])
 
 
-def _fingerprints(steps: StepReader) -> Fingerprints:
+def _fingerprints(stored: StoredDataset, rows: RowRanges | None, episodes: EpisodeTable | None) -> Fingerprints:
     """Return a copy of the fingerprints of the visible episodes, [E]."""
-    prints, whole = steps.stored.fingerprints, steps.stored.episodes
-    if steps.rows is None:
+    prints, whole = stored.fingerprints, stored.episodes
+    if rows is None or episodes is None:
         return replace(prints, records=prints.records.copy())
-    first, last = steps.rows.at(steps.episodes.starts), steps.rows.at(steps.episodes.stops - 1)
+    first, last = rows.at(episodes.starts), rows.at(episodes.stops - 1)
     numbers = whole.episode_of(first)
     shown = prints.take(numbers)
     is_part = (whole.starts[numbers] != first) | (whole.stops[numbers] - 1 != last)
-    is_part |= whole.lengths[numbers] != steps.episodes.lengths
+    is_part |= whole.lengths[numbers] != episodes.lengths
     for name in shown.names:
         shown.records[name]["bits"][is_part] = 0
     return shown

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from stored_data import Trajectory, trajectory, write_dataset
 
-from datasets_rl.look.copies import first_copies, groups_of_copies, joined, shared_episodes, telling_fingerprints
-from datasets_rl.look.steps import StepReader
+from datasets_rl.format.copies import first_copies, groups_of_copies, joined, shared_episodes, telling_fingerprints
 from datasets_rl.ted.row_ranges import RowRanges
 from datasets_rl.ted.table import EpisodeTable
 
@@ -27,7 +26,7 @@ def changed(one: Trajectory, key, change) -> Trajectory:
 
 
 def prints_of(folder, parts):
-    return telling_fingerprints(StepReader(write_dataset(folder, parts)))
+    return telling_fingerprints(write_dataset(folder, parts))
 
 
 def copies_in(folder, parts):
@@ -58,8 +57,8 @@ def test_selected_episodes_are_copies_and_parts_of_episodes_are_not(tmp_path):
     whole = RowRanges(np.array([10, 20]), np.array([10, 10]))
     parts = RowRanges(np.array([10, 20]), np.array([9, 9]))
     for rows, expected in ((whole, [[0, 1]]), (parts, [])):
-        steps = StepReader(stored, rows, EpisodeTable.from_lengths(rows.lengths))
-        assert groups_of_copies(first_copies(telling_fingerprints(steps))) == expected
+        prints = telling_fingerprints(stored, rows, EpisodeTable.from_lengths(rows.lengths))
+        assert groups_of_copies(first_copies(prints)) == expected
 
 
 def test_the_copies_in_another_dataset_are_whole_or_equal_in_some_fields(tmp_path):
