@@ -7,8 +7,7 @@ Observations and actions say which episode this is. Rewards and other fields may
 episodes whose observations in rows.npy have no information, as those of images alone, all fields say which episode this is. A field has
 information if its values are `EVIDENCE_BITS` new, so constant and scripted episodes are never copies.
 
-Values are compared by the digests of fingerprints, of 128 bits for a field. Two fields of other values have one digest by chance once in
-3e38 pairs.
+Values are compared by the digests of fingerprints. Two fields of other values hardly ever have one digest by chance.
 """
 
 from __future__ import annotations
@@ -86,9 +85,14 @@ def first_copies(prints: Fingerprints) -> NDArray[np.int64]:
     found = np.where(words == 0, own, firsts[places.reshape(-1)])
     for name in prints.names:
         digests, tells = prints.digests(name), prints.evidence(name)
-        differs = (digests != digests[found]).any(axis=1) & (tells | tells[found])
+        differs = ~equal_digests(digests, digests[found]) & (tells | tells[found])
         found = np.where(differs, own, found)
     return found
+
+
+def equal_digests(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return which of two times n digests are equal, [n], given digests of any number of words, [n, ...] each."""
+    return np.asarray((one == other).all(axis=tuple(range(1, one.ndim))))
 
 
 def first_copies_among(datasets: Sequence[Fingerprints]) -> NDArray[np.int64]:

@@ -54,8 +54,13 @@ def _first_equal(data: Data) -> NDArray[np.int64]:
     prints = data.fingerprints
     firsts = first_copies(prints)
     copied = np.flatnonzero(np.bincount(firsts)[firsts] > 1)
+    if not len(copied):
+        return firsts
     names = map(dotted_name, [*data.states, *data.actions])
-    words = [firsts[copied].astype(np.uint64)[:, None], *(prints.digests(name)[copied] for name in names)]
+    words = [
+        firsts[copied].astype(np.uint64)[:, None],
+        *(prints.digests(name)[copied].reshape(len(copied), -1) for name in names),
+    ]
     _, places, groups = np.unique(np.hstack(words), axis=0, return_index=True, return_inverse=True)
     firsts[copied] = copied[places[groups.reshape(-1)]]
     return firsts
