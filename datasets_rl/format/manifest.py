@@ -319,17 +319,18 @@ class Manifest:
             ),
         )
 
+    def fitted(self, run: int) -> dict[str, Any]:
+        """What the steps of a recipe of the history were fitted to, by the place and the name of the step: ``0.normalize/...``."""
+        prefix = f"preprocess/{run}/"
+        return {name.removeprefix(prefix): value for name, value in self.metadata.items() if name.startswith(prefix)}
+
     @property
     def orders(self) -> dict[str, str]:
         """Parts of each concatenated vector, by its name, such as ``observation.joint_1 1, observation.joint_2 1``."""
         names = {field.name for field in self.schema}
         found: dict[str, str] = {}
         for number, run in enumerate(self.history):
-            prefix = f"preprocess/{number}/"
-            fitted = {
-                name.removeprefix(prefix): value for name, value in self.metadata.items() if name.startswith(prefix)
-            }
-            found |= concatenated(run.get("recipe", {}).get("steps", ()), fitted)
+            found |= concatenated(run.get("recipe", {}).get("steps", ()), self.fitted(number))
         return {name: order for name, order in found.items() if name in names}
 
     def file(self, path: str) -> StoredFile | None:
