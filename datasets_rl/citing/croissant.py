@@ -100,7 +100,7 @@ def croissant(
         progress: Counts the bytes that are hashed.
     """
     manifest = statement.manifest
-    files = [_file(version / one.path, one.path, _OF_VERSION, progress) for one in manifest.files]
+    files = [_file(version / one.path, one.path, _OF_VERSION, progress) for one in manifest.content_files]
     files += [_file(table, table.relative_to(base).as_posix(), _TABLE, progress) for table in tables]
     return {
         "@context": dict(_CONTEXT),

@@ -12,6 +12,7 @@ a version with other content stays beside the new version.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +32,7 @@ from datasets_rl.errors import (
     IntegrityError,
     InvalidArgumentError,
     LockMismatchError,
+    ManifestError,
     NotADatasetError,
     OutdatedLockError,
     Remedy,
@@ -78,7 +80,20 @@ class Syncing:
     """Folders and addresses on the hub that are asked before the upstream."""
     engine: Engine | None = None
     jobs: int | None = None
-    _made: dict[tuple[str, str], Synced] = field(default_factory=dict)
+    _made: dict[tuple[str, str], Synced | DatasetsRLError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that the places exist.
+
+        Raises:
+            InvalidArgumentError: If a place is neither a folder nor an address.
+        """
+        for place in map(str, self.places):
+            if not is_address(place) and not disk.expand_home(place).is_dir():
+                raise InvalidArgumentError(
+                    f"{place} is not a folder",
+                    hint="name a folder of datasets, the folder of a dataset, or hf://USER/NAME",
+                )
 
     def make(self, dataset: LockedDataset) -> Synced:
         """Make a dataset of the lock the current version, or find that it is.
@@ -90,8 +105,14 @@ class Syncing:
         """
         key = (dataset.id, dataset.digest)
         if key not in self._made:
-            self._made[key] = self._make(dataset)
-        return self._made[key]
+            try:
+                self._made[key] = self._make(dataset)
+            except DatasetsRLError as error:  # a download of hours is not tried again for each recipe
+                self._made[key] = error
+        made = self._made[key]
+        if isinstance(made, DatasetsRLError):
+            raise made
+        return made
 
     def is_stored(self, dataset: LockedDataset) -> bool:
         """Return whether any dataset is stored under the name of a dataset of the lock."""
@@ -160,10 +181,6 @@ class Syncing:
     def _shared(self, dataset: LockedDataset, place: Path) -> Path | None:
         """Return the folder of the version with the locked digest in a shared folder, or None."""
         place = disk.expand_home(place).absolute()
-        if not place.is_dir():
-            raise InvalidArgumentError(
-                f"{place} is not a folder", hint="name a folder of datasets, the folder of a dataset, or hf://USER/NAME"
-            )
         if is_dataset(place):
             return version_with(store.paths_of(place), dataset.digest)
         named = self.lock.place(dataset)
@@ -264,7 +281,12 @@ class Syncing:
             raise OutdatedLockError(
                 self.lock.path, [f"the lock has no dataset {wanted.id} with the digest {wanted.digest[:12]}..."]
             )
-        return self.make(found).folder
+        try:
+            return self.make(found).folder
+        except DatasetsRLError as error:
+            needed = copy.copy(error)
+            needed.notes = (*error.notes, f"{dataset.id} is made of {found.id}")
+            raise needed from error
 
     def _refusal(
         self, dataset: LockedDataset, paths: DatasetPaths, failures: Sequence[DatasetsRLError]
@@ -273,17 +295,24 @@ class Syncing:
         reasons = [error.message for error in failures]
         if not dataset.is_recorded and failures:
             last = failures[-1]
-            last.message = ". Before: ".join([last.message, *reasons[:-1][:1]])
+            last.notes = (*last.notes, *(f"before: {reason}" for reason in reasons[:-1]))
             return last
         if dataset.is_recorded:
             asked = [str(place) for place in (*dataset.copies, *self.places)]
             reasons.append("recorded episodes cannot be made again")
-            reasons.append(f"{' and '.join(asked)} do not have the dataset" if asked else "no place of a copy is known")
+            verb = "do" if len(asked) > 1 else "does"
+            reasons.append(
+                f"{' and '.join(asked)} {verb} not have the dataset" if asked else "the lock has no address of a copy"
+            )
         hint = Remedy(
             "name a folder of datasets, or an address on the hub, with the locked dataset: {}",
             Call("lockfile.sync", places=...),
         )
-        stored = [] if not paths.exists else differences(dataset, Manifest.read(paths.folder))
+        stored: list[str] = []
+        try:
+            stored = differences(dataset, Manifest.read(paths.folder)) if paths.exists else []
+        except ManifestError as error:
+            stored = [error.message]
         if stored:
             return LockMismatchError(dataset.id, [*stored, *reasons], hint=hint)
         return NotADatasetError(paths.folder, "; ".join(reasons) or "there is no way to make it", hint=hint)
@@ -329,10 +358,18 @@ def _recipe_of(locked: LockedRecipe, dataset_id: str) -> Recipe:
             "not run for a lock",
             hint="apply the recipe yourself, which gives the locked dataset if the code is the same",
         )
-    steps = [
-        make_step(str(step["use"]), (), {name: value for name, value in step.items() if name != "use"})
-        for step in locked.steps
-    ]
+    steps = []
+    for number, step in enumerate(locked.steps):
+        arguments = {name: value for name, value in step.items() if name != "use"}
+        try:
+            steps.append(make_step(str(step.get("use")), (), arguments))
+        except InvalidArgumentError as error:
+            where = f"step {number} ({step.get('use')}) of the recipe {locked.name!r} of {dataset_id} is not valid"
+            hint = Remedy(
+                "install the version of datasets-rl that wrote the lock, or write the lock again with {}",
+                Call("lockfile.write_lock"),
+            )
+            raise InvalidArgumentError(f"{where}: {error.message}", hint=hint) from error
     return Recipe(steps, locked.name)
 
 
@@ -369,7 +406,7 @@ def sync(
         LockMismatchError: If a dataset can only be made with other content. The error names the differences.
         OutdatedLockError: If `locked` is set and the lock does not fit.
         NotADatasetError: If a dataset cannot be made, as a recording without a copy.
-        InvalidArgumentError: If the lock cannot be read.
+        InvalidArgumentError: If the lock cannot be read, or a place is neither a folder nor an address.
         FetchError: If a file cannot be fetched from any address.
     """
     settings = settings or Settings.from_env()

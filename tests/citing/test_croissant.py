@@ -115,6 +115,7 @@ def test_without_tables_the_files_of_the_version_are_described_by_their_bytes(st
     assert files == {
         path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), f"{path.stat().st_size} B")
         for path in version.glob("*.npy")
+        if path.name in {"rows.npy", "episodes.npy", "final.npy"}  # the others are computed from these
     }
 
 

@@ -59,7 +59,7 @@ def test_a_locked_dataset_is_stated_with_recipe_digest_and_citation(stored, tmp_
 def test_a_dataset_with_other_content_than_the_lock_is_refused_and_nothing_is_written(stored, tmp_path):
     lock = write_lock("demo/pendulum", path=tmp_path / "rlds.lock", settings=stored).lock
     (locked,) = lock.datasets
-    replace(lock, datasets=(replace(locked, digest="0" * 64),)).write()
+    replace(lock, datasets=(replace(locked, digest="0" * 64, files=()),)).write()
 
     with pytest.raises(LockMismatchError, match="demo/pendulum is not the dataset of"):
         write_statement(tmp_path / "rlds.lock", out=tmp_path / "out", settings=stored)
