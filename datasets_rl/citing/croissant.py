@@ -12,7 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.citing.answers import content_line, finding_lines, issue_lines, missing_line, raw_lines, recipe_lines
+from datasets_rl.citing.answers import (
+    content_line,
+    decision_lines,
+    finding_lines,
+    issue_lines,
+    missing_line,
+    raw_lines,
+    recipe_lines,
+)
 from datasets_rl.citing.statement import Statement
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.hub.attached import version_mark
@@ -204,7 +212,7 @@ def _citation(statement: Statement) -> str:
 def _responsible(statement: Statement) -> dict[str, Any]:
     """Return the fields of Responsible AI that are known. What nobody stated is left out."""
     manifest = statement.manifest
-    protocol = [f"{one.rule}: {one.text} ({one.count:,})" for one in manifest.decisions] + recipe_lines(manifest)
+    protocol = decision_lines(manifest) + recipe_lines(manifest)
     fields = {
         "rai:dataCollection": f"{content_line(manifest)}.",
         "rai:dataCollectionRawData": "; ".join(raw_lines(manifest)),

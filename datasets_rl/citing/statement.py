@@ -37,8 +37,10 @@ class Statement:
     citations: tuple[Citation, ...]
     audit: Audit | None
     """None if no audit was made."""
-    parts: tuple[str, ...]
-    """Which part of the dataset is for what, a sentence each: splits that the upstream states, and shares of mixtures."""
+    splits: tuple[str, ...]
+    """The splits that the upstream states, a sentence each."""
+    shares: tuple[str, ...]
+    """The share of the dataset in each mixture of the lock, a sentence each."""
     stored: str
     """The day on which the version was stored, in UTC, such as 2026-11-28."""
     lock: str = ""
@@ -71,7 +73,8 @@ class Statement:
             stored.manifest,
             tuple(citations.values()),
             audit,
-            (*_splits(stored), *_shares(name, mixtures)),
+            tuple(_splits(stored)),
+            tuple(_shares(name, mixtures)),
             written.date().isoformat(),
             lock,
         )
@@ -105,8 +108,10 @@ def _splits(stored: StoredDataset) -> Iterator[str]:
 
 def _shares(name: str, mixtures: Sequence[LockedMixture]) -> Iterator[str]:
     for mixture in mixtures:
-        for member in mixture.members:
+        weights = [member.get("weight") for member in mixture.members]
+        total = sum(weight for weight in weights if weight is not None)
+        for member, weight in zip(mixture.members, weights, strict=True):
             if member.get("dataset") == name:
-                weight = member.get("weight")
                 share = "a share by its size" if weight is None else f"the weight {weight:g}"
-                yield f"the mixture {mixture.file} has the dataset with {share}"
+                of_all = "" if None in weights else f" of {total:g}"
+                yield f"{mixture.file} draws from the dataset with {share}{of_all}"

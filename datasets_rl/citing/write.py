@@ -14,7 +14,7 @@ from datasets_rl.catalog.mixture_file import read_mixture
 from datasets_rl.citing.answers import open_answers
 from datasets_rl.citing.croissant import croissant
 from datasets_rl.citing.datasheet import datasheet
-from datasets_rl.citing.paragraph import paragraph
+from datasets_rl.citing.paragraph import PREAMBLE, paragraph
 from datasets_rl.citing.statement import Statement
 from datasets_rl.errors import Argument, Call, InvalidArgumentError, NotADatasetError, Remedy
 from datasets_rl.format.reader import StoredDataset
@@ -109,7 +109,9 @@ def write_statement(
             ]
             entries = {one.key: one.bibtex for each in written for one in each.statement.citations}
             disk.write_text(build / "references.bib", "".join(f"{bibtex}\n\n" for bibtex in entries.values()))
-            disk.write_text(build / "appendix.tex", "\n".join(paragraph(one.statement) for one in written))
+            disk.write_text(
+                build / "appendix.tex", "\n".join([PREAMBLE, *(paragraph(one.statement) for one in written)])
+            )
             _check_target(target)  # others may have added files in the meantime
             disk.publish_folder(build, target)
         finally:

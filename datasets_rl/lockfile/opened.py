@@ -54,7 +54,7 @@ def check_opened(lock: Lock, locked: LockedDataset, manifest: Manifest) -> None:
     hint = Remedy(
         "{} makes the locked dataset, {} locks the present dataset", Call("lockfile.sync"), Call("lockfile.write_lock")
     )
-    require_locked(locked, manifest, f"{manifest.id} is not the dataset of {lock.path}", hint=hint)
+    require_locked(locked, manifest, f"{manifest.id} under the lock {lock.path}", hint=hint)
 
 
 def refuse_other_reading(lock: Lock, dataset: str | Path, argument: str, what: str) -> InvalidArgumentError:

@@ -129,10 +129,10 @@ def test_the_fields_of_responsible_ai_are_those_that_are_known(stored, tmp_path,
     assert metadata.version == f"0.0.0+{written.statement.manifest.files_digest[:12]}"
     assert metadata.data_collection_missing_data == "The observation after the last action of each episode is known."
     assert metadata.data_collection_raw_data.startswith("1 raw file, 482,907 bytes; pendulum.hdf5 (sha256 28713bb0")
-    assert [one.partition(":")[0] for one in metadata.data_preprocessing_protocol] == [
-        "same-row",
-        "final-observation-kept",
-        "final-info-unknown",
+    assert [one[:20] for one in metadata.data_preprocessing_protocol] == [
+        "row i of the file is",
+        "the state after the ",
+        "the file does not st",
     ]
     assert (metadata.data_biases, metadata.data_social_impact, metadata.personal_sensitive_information) == (None,) * 3
 
