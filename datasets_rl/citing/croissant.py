@@ -132,7 +132,10 @@ def croissant(
     }
 
 
-_OF_VERSION = "File of the stored version. The path is relative to the folder of the version."
+_OF_VERSION = (
+    "File of the stored version. The path is relative to the folder of the version. In a repository on the hub, "
+    "chunks.json names the chunks of a large file."
+)
 _TABLE = "Narrow fields of the dataset. The path is relative to croissant.json."
 
 

@@ -16,13 +16,12 @@ from datasets_rl.catalog.citations import Citation, manifest_citations
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.hub.attached import SPLIT
 from datasets_rl.lockfile.lock import LockedMixture
 
 if TYPE_CHECKING:
     from datasets_rl.auditing import Audit
 
-_SPLIT = "split"
-"""Metadata of episodes in which upstreams state the part of each episode, such as train."""
 _YEAR = re.compile(r"year\s*=\s*[{\"]?\s*(\d{4})")
 _UPSTREAM_VERSION = re.compile(r"[-_]v(\d+)(?:@.*)?$")
 
@@ -98,9 +97,9 @@ class Statement:
 
 def _splits(stored: StoredDataset) -> Iterator[str]:
     """Yield the number of episodes of each split that the upstream states."""
-    if _SPLIT not in stored.episodes.metadata_names:
+    if SPLIT not in stored.episodes.metadata_names:
         return
-    values = np.asarray(stored.episodes[_SPLIT])
+    values = np.asarray(stored.episodes[SPLIT])
     for name, count in sorted(Counter(map(str, values.tolist())).items()):
         episodes = "1 episode has" if count == 1 else f"{count:,} episodes have"
         yield f"{episodes} the split {name}, as the upstream states"

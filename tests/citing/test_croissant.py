@@ -7,6 +7,7 @@ import json
 import logging
 from itertools import islice
 
+import datasets
 import numpy as np
 import pytest
 from raw.case import cases_of_sources
@@ -100,6 +101,10 @@ def test_mlcroissant_has_no_complaint_about_a_source_and_loads_the_stored_values
     assert len(records) == min(ROWS, len(stored))
     for row, record in enumerate(records):
         check_record(stored, row, record)
+    # As the viewer of the hub does.
+    file = str(written.folder / "parquet" / "steps.parquet")
+    viewed = datasets.Dataset.from_parquet(file, cache_dir=str(tmp_path / "cache"))
+    assert (len(viewed), set(viewed.features)) == (len(stored), narrow - {"next.done"})
     episodes = [*islice(dataset.records("episodes"), ROWS)]
     assert [one["episodes/length"] for one in episodes] == stored.episodes.lengths[:ROWS].tolist()
 
