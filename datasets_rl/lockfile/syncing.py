@@ -57,6 +57,7 @@ from datasets_rl.sources.address import is_address
 from datasets_rl.store import DatasetPaths, restore
 from datasets_rl.store.publish import Build, building, canonical, current_version, publish
 from datasets_rl.store.publish import locked as holding
+from datasets_rl.store.versions import sweep_dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Syncing:
             return None
         current = current_version(paths, replaces=True)
         if dataset.is_parent or paths.has_no_pointer or (current is not None and current.folder == folder):
+            sweep_dataset(paths)  # what a killed process left, that would have deleted it next
             return Synced(dataset.id, folder, "present")
         restore(paths.folder, folder.name)
         return Synced(dataset.id, folder, f"version {folder.name} is current again")
