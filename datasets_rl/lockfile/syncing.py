@@ -158,11 +158,12 @@ class Syncing:
         if folder is None or not is_locked_content(dataset, Manifest.read(folder)):
             return None
         current = current_version(paths, replaces=True)
-        if dataset.is_parent or paths.has_no_pointer or (current is not None and current.folder == folder):
-            sweep_dataset(paths)  # what a killed process left, that would have deleted it next
-            return Synced(dataset.id, folder, "present")
-        restore(paths.folder, folder.name)
-        return Synced(dataset.id, folder, f"version {folder.name} is current again")
+        origin = "present"
+        if not (dataset.is_parent or paths.has_no_pointer or (current is not None and current.folder == folder)):
+            restore(paths.folder, folder.name)
+            origin = f"version {folder.name} is current again"
+        sweep_dataset(paths)  # what a killed process left, that would have deleted it next
+        return Synced(dataset.id, folder, origin)
 
     def _ways(self, dataset: LockedDataset, paths: DatasetPaths) -> Iterator[tuple[str, Callable[[], None]]]:
         """Yield the ways to the locked content, each with what it did."""
