@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -242,6 +243,26 @@ def test_splits_of_an_upstream_and_shares_of_a_mixture_are_stated(stored, tmp_pa
     # The members of the file itself, without a lock.
     members = write_statement(tmp_path / "mix.toml", out=tmp_path / "mixed", audited=False, settings=stored)
     assert [one.statement.id for one in members] == ["demo/pendulum", "toy/data"]
+
+
+def test_two_papers_with_one_key_are_both_cited(tmp_path):
+    papers = [
+        "@misc{example,\n  title = {One}\n}",
+        "@misc{example,\n  title = {Two}\n}",
+        "@misc{example,\n  title = {One}\n}",
+    ]
+    folders = [
+        store_dataset(
+            tmp_path / str(number), [trajectory(5, seed=number)], id=f"toy/{number}", citation=paper
+        ).folder.parent
+        for number, paper in enumerate(papers)
+    ]
+    written, text = stated(tmp_path / "out", *folders, audited=False)
+    bibliography = (tmp_path / "out" / "references.bib").read_text()
+
+    assert re.findall(r"\\cite\{(.+?)\}", text) == ["example", "example_2", "example"]
+    assert re.findall(r"@misc\{(\w+),\n  title = \{(\w+)\}", bibliography) == [("example", "One"), ("example_2", "Two")]
+    assert "{example_2," in json.loads((written[1].folder / "croissant.json").read_text())["citeAs"]
 
 
 def test_an_answered_datasheet_is_not_replaced(lonely, tmp_path):
