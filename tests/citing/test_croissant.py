@@ -125,7 +125,7 @@ def test_without_tables_the_files_of_the_version_are_described_by_their_bytes(st
 
 
 def test_the_fields_of_responsible_ai_are_those_that_are_known(stored, tmp_path, read):
-    (written,) = write_statement("demo/pendulum", out=tmp_path / "out", settings=stored)
+    (written,) = write_statement("demo/pendulum", out=tmp_path / "out", audited=False, settings=stored)
     metadata = read(written.folder / "croissant.json")[0].metadata
     document = json.loads((written.folder / "croissant.json").read_text())
 
