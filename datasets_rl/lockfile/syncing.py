@@ -138,6 +138,8 @@ class Syncing:
             except DiskFullError:
                 raise
             except DatasetsRLError as error:
+                if (made := self._stored(dataset, paths)) is not None:  # by another process, in the meantime
+                    return made
                 failures.append(error)
                 if former is not None and current_version(paths, replaces=True) != former:
                     restore(paths.folder, former.name)  # the input of a recipe that was applied in place
@@ -154,8 +156,8 @@ class Syncing:
 
     def _stored(self, dataset: LockedDataset, paths: DatasetPaths) -> Synced | None:
         """Return a dataset that is stored, after its version was made the current version, or None."""
-        folder = version_with(paths, dataset.digest)
-        if folder is None or not is_locked_content(dataset, Manifest.read(folder)):
+        folder = _version_of(dataset, paths)
+        if folder is None:
             return None
         current = current_version(paths, replaces=True)
         origin = "present"
@@ -241,7 +243,14 @@ class Syncing:
         return manifest.id if isinstance(place, Path) else place
 
     def _accept(self, dataset: LockedDataset) -> Callable[[Manifest], None]:
-        return partial(require_locked, dataset, where=dataset.id, hint=_refused_hint(dataset))
+        paths = self._paths(dataset)
+
+        def accept(manifest: Manifest) -> None:
+            require_locked(dataset, manifest, dataset.id, hint=_refused_hint(dataset))
+            if _version_of(dataset, paths) is not None:  # a second version would take the same room again
+                raise DatasetsRLError(f"another process has just made {dataset.id}")
+
+        return accept
 
     def _download(self, dataset: LockedDataset) -> None:
         """Download the dataset from the upstream, of which every raw file must have the locked digest."""
@@ -319,6 +328,12 @@ class Syncing:
         if stored:
             return LockMismatchError(dataset.id, [*stored, *reasons], hint=hint)
         return NotADatasetError(paths.folder, "; ".join(reasons) or "there is no way to make it", hint=hint)
+
+
+def _version_of(dataset: LockedDataset, paths: DatasetPaths) -> Path | None:
+    """Return the folder of a stored version with the locked content, or None."""
+    folder = version_with(paths, dataset.digest)
+    return folder if folder is not None and is_locked_content(dataset, Manifest.read(folder)) else None
 
 
 def _refused_hint(dataset: LockedDataset) -> Remedy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from datasets_rl.errors import (
     NotADatasetError,
     OutdatedLockError,
 )
-from datasets_rl.lockfile import Lock, sync, write_lock
+from datasets_rl.lockfile import Lock, sync, syncing, write_lock
 from datasets_rl.lockfile.syncing import Syncing
 from datasets_rl.settings import Settings
 from datasets_rl.store import dataset_paths, remove, version_folder, versions_of
@@ -569,13 +570,13 @@ def test_a_recipe_without_its_input_names_both_and_tries_the_input_once(home, pr
     text = lock.read_text()
     lock.write_text(text.replace('sha256 = "28', 'sha256 = "38'))
     home("other")
-    syncing = Syncing(Lock.read(lock), Settings.from_env())
+    making = Syncing(Lock.read(lock), Settings.from_env())
     downloads = []
     monkeypatch.setattr(Syncing, "_download", lambda *args, real=Syncing._download: downloads.append(1) or real(*args))
     messages = []
-    for locked in syncing.lock.datasets:
+    for locked in making.lock.datasets:
         with pytest.raises(LockMismatchError, match=r"pendulum\.hdf5 has the sha256 28\w+ at the upstream") as refused:
-            syncing.make(locked)
+            making.make(locked)
         messages.append(str(refused.value))
     assert ["demo/pendulum@best is made of demo/pendulum" in message for message in messages] == [False, True]
     assert len(downloads) == 1
@@ -585,6 +586,29 @@ def test_a_recipe_without_its_input_names_both_and_tries_the_input_once(home, pr
         InvalidArgumentError, match=r"step 0 \(keep_top_returns\) of the recipe .* of demo/pendulum@best"
     ):
         sync()
+
+
+@pytest.mark.parametrize("way", ["recipe", "copy"])
+def test_what_another_process_has_just_made_is_not_made_a_second_time(home, tmp_path, monkeypatch, way):
+    preprocess(download("demo/pendulum"), Recipe.inline(["keep_top_returns:20"]), name="best")
+    write_lock("demo/pendulum@best")
+    home("other")
+    places = [tmp_path / "home"] if way == "copy" else []
+    name = {"recipe": "make_result", "copy": "require_locked"}[way]
+    real = getattr(syncing, name)
+
+    def with_another_process(*args, **options):
+        monkeypatch.setattr(syncing, name, real)
+        sync(places=places)
+        return real(*args, **options)
+
+    monkeypatch.setattr(syncing, name, with_another_process)
+    if way == "copy":
+        monkeypatch.setattr(syncing, "holding", lambda *_, **__: nullcontext())  # a file system without locks
+    (made,) = sync(places=places)
+
+    assert made.origin == "present"
+    assert len(versions_of(dataset_paths("demo/pendulum@best"))) == 1
 
 
 def test_a_lock_of_what_is_not_stored_is_refused():
