@@ -146,9 +146,9 @@ def _prepare_lock(
 
     opened = lock_of(lock, settings)
     if streaming:
-        raise refuse_other_reading(opened, dataset, "a stream reads only parts of a dataset")
+        raise refuse_other_reading(opened, dataset, "streaming=True", "reads only parts of the dataset")
     if (download := arguments.get("download", True)) == "force":
-        raise refuse_other_reading(opened, dataset, "download='force' replaces the dataset")
+        raise refuse_other_reading(opened, dataset, "download='force'", "replaces the dataset")
     locked = find_locked(opened, dataset, make=bool(download) and "root" not in arguments, settings=settings)
     if not isinstance(dataset, Path):
         arguments["download"] = False  # the dataset must neither be replaced nor grow
