@@ -39,7 +39,7 @@ _TAR = ".tar"
 _SAVED_TABLE = "dataset_info.json"
 """File beside the state of a table that the package datasets saved, which is not the state of a checkpoint."""
 _TUB = re.compile(r"catalog_\d+\.catalog")
-"""Files of a tub of Donkeycar, which has a manifest.json of its own."""
+"""Files of a tub of Donkeycar, which has another kind of manifest.json."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 

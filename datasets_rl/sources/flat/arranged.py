@@ -221,7 +221,7 @@ class ElementsFile(ArrayFile):
 def elements_of_arrays(file: ArrayFile, taken: Collection[str]) -> dict[str, list[str]]:
     """Return the columns of each array of a table, in order: the numbers begin with 0 or 1, and none is missing.
 
-    A single column with the number 0 is a vector [1] of observations or actions, and otherwise a column of its own name.
+    A single column with the number 0 is a vector [1] of observations or actions, and otherwise keeps the name of the column.
 
     Args:
         file: The table.

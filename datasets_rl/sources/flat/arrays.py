@@ -114,7 +114,7 @@ class ArrayFile(ABC):
         """
 
     def take_notes_of(self, file: ArrayFile) -> None:
-        """Take over what is known of another file, which this file shows in another form."""
+        """Take over the notes about another file, whose arrays this file has in another form."""
         for note in ArrayFile.__annotations__.keys() - {"arrays"}:
             setattr(self, note, getattr(file, note))
 

@@ -27,7 +27,7 @@ def blank_rows(rows: Rows, fills: Sequence[int] = ZERO, *, axes: int = 1) -> NDA
 
     Args:
         rows: The rows, [n, ...], or [E, T, ...] with two axes of rows. A text is blank if it is empty.
-        fills: The values beside NaN that are no value of a step.
+        fills: The values that mark missing elements, beside NaN.
         axes: Number of the axes that count rows.
     """
     if isinstance(rows, list):

@@ -1,4 +1,4 @@
-"""What contradicts the ends of the episodes of a file, and what is unusual about rows that are stored as they are.
+"""What contradicts the ends of the episodes of a file, and what is unusual about rows that are stored unchanged.
 
 A contradiction that only a wrong file or a wrong reading explains is refused until the user states the ends. What valid
 data may also have, such as equal rows of a robot at rest, is counted.
@@ -84,7 +84,7 @@ def check_first_elements(file: ArrayFile, layout: Layout, elements: Mapping[str,
 
 
 def check_episodes(file: ArrayFile, plan: Plan) -> None:
-    """Check that the ends of episodes agree with all that the file states about the episodes.
+    """Check that the ends of episodes agree with every statement of the file about the episodes.
 
     Raises:
         ConversionError: If the file states another number of episodes, or if a batch of episodes has padding that no

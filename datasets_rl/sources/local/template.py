@@ -86,7 +86,7 @@ class _Seen:
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
     agreed: frozenset[str] = frozenset()
-    """Arrays that are no fields and agree with the ends of the episodes, such as the number of each row."""
+    """Arrays that are not fields and agree with the ends of the episodes, such as the number of each row."""
     is_table: bool = False
     """Whether the arrays are columns of a table."""
     is_open: bool = False
@@ -229,7 +229,7 @@ def _episode_lines(seen: _Seen) -> Iterator[str]:
         yield "# by = ...    # by default, the arrays of the file show how episodes end"
         return
     if not seen.question:
-        # A stated way is used as it is. While names are unknown, the arrays could not be searched for evidence.
+        # A stated way is used unchanged. While names are unknown, the arrays could not be searched for evidence.
         opened = "# " if seen.is_open else ""
         note = ", and without this line the fields show the way" if seen.is_open else ""
         yield f'{opened}by = "{seen.by}"' + " " * 20 + f"# one of {', '.join(WAYS)}{note}"
