@@ -24,7 +24,7 @@ from datasets_rl.sources.flat.layout import BUFFERS, WAYS
 from datasets_rl.sources.flat.names import doubtful_meaning, speaks_of_episodes
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
 from datasets_rl.sources.flat.rings import STEPS, BufferRowsError
-from datasets_rl.sources.flat.videos import FilesBeside
+from datasets_rl.sources.flat.videos import FilesBeside, VideosFile
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import SHORT, Description
 from datasets_rl.sources.local.evidence import (
@@ -317,7 +317,7 @@ def _judged(file: ArrayFile, beside: FilesBeside, name: str, *, alone: bool) -> 
     return seen
 
 
-def _judged_rows(file: ArrayFile, flat: ArrayFile, rows: ArrayFile, *, alone: bool) -> _Seen:
+def _judged_rows(file: ArrayFile, flat: ArrayFile, rows: VideosFile, *, alone: bool) -> _Seen:
     """Return what an open file shows.
 
     Args:
