@@ -74,10 +74,6 @@ class _Seen:
     arrays: Mapping[str, Array] = field(default_factory=dict)
     by: str = ""
     marks: str = ""
-    buffer: str = ""
-    """Which rows of a replay buffer are the steps, an item of `layout.BUFFERS`, or empty for other files."""
-    buffer_question: str = ""
-    """Why it is not certain which rows of a replay buffer are the steps."""
     question: str = ""
     answers: str = ""
     """How the description answers the questions."""
@@ -91,6 +87,10 @@ class _Seen:
     """Whether the arrays are columns of a table."""
     is_open: bool = False
     """Whether `by` may change when the unknown names are answered."""
+    buffer: str = ""
+    """Which rows of a replay buffer are the steps, an item of `layout.BUFFERS`, or empty for other files."""
+    buffer_question: str = ""
+    """Why it is not certain which rows of a replay buffer are the steps."""
 
     def comment(self, array: str) -> str:
         """Return the comment about an array: dtype, shape and first values."""
