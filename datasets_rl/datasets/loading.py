@@ -94,7 +94,7 @@ def load(  # noqa: D417 -- the class describes the others
         FetchError: If a file cannot be fetched from any address.
     """
     registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
-    # What is left out is left to the class: each has its own defaults, and not every class has all arguments.
+    # An argument that is left out has the default of the class: the defaults differ, and not every class has all arguments.
     arguments = options | _without_none(
         batch_size=batch_size,
         sampler=sampler,

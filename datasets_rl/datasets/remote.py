@@ -290,7 +290,7 @@ class RemoteShards(Shards):
         encoded: list[tuple[str, str, int]] = []
         for name, file in self.manifest.schema.array_files.items():
             if name in _FINGERPRINTS:
-                continue  # nobody asks for the fingerprints of a part
+                continue  # the fingerprints of a part are never read
             start, stop = states if file.per == "episode" else rows
             if not file.ends:
                 ranges[name] = start, stop

@@ -72,7 +72,7 @@ class RangeHasher:
 
 
 class NoHasher(RangeHasher):
-    """A hasher of a file that nobody checks: the file has no digests."""
+    """A hasher of a file without digests, which is never checked."""
 
     @override
     def update(self, data: Any) -> None:

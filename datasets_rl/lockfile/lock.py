@@ -296,7 +296,7 @@ def relative_path(path: Path, base: Path) -> str:
         InvalidArgumentError: If there is no such path, because Windows has the two on different drives.
     """
     try:
-        relative = Path(os.path.relpath(path, base)).as_posix()
+        relative = Path(os.path.relpath(disk.real_path(path), base.resolve())).as_posix()
     except ValueError as error:
         raise InvalidArgumentError(
             f"{path} is on another drive than the lock in {base}, and a lock has relative paths alone",
@@ -309,7 +309,7 @@ def place_of(name: str, base: Path) -> str | Path:
     """Return the id, or the absolute path, of a name in a lock."""
     if not name.startswith(_RELATIVE):
         return name
-    path = Path(os.path.normpath(base / name))
+    path = Path(os.path.normpath(base.resolve() / name))
     head, mark, derived = path.name.partition(sources.DERIVED)
     if mark and not os.path.lexists(path) and isinstance(raw := store.id_or_path(path.with_name(head)), str):
         return f"{raw}{mark}{derived}"
