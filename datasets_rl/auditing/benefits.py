@@ -6,7 +6,9 @@ BETTER: frozenset[str] = frozenset(
     {
         "action_shift",
         "angle_wraps",
-        "normalized_twice",
+        "near_duplicates",
+        "not_finite",
+        "observation_shift",
         "outliers",
         "unit_changes",
     }

@@ -166,7 +166,7 @@ CASES: tuple[Case, ...] = (
     Case("time_goes_back", "strong", "rover", 2),
     Case("clock_jitters", "strong", "rover", 2),
     Case("seeds_again", "strong", "rover", 2, "hint"),
-    Case("limits_are_terminal", "strong", "pendulum"),
+    Case("limits_are_terminal", "strong", "pendulum", 1, "hint"),
     Case("all_rewards_early", "strong", "pendulum"),
     Case("rewards_shifted", "strong", "pendulum", 2, "hint"),
 )

@@ -1,27 +1,28 @@
 """The table of docs/audit.md about length: whether the score of a check finds faults, or the length of episodes.
 
-python tests/auditing/length_table.py [--seed N] [--write] [CHECK ...]
+python tests/auditing/length_table.py [--seed N] [--kept FILE] [--write] [CHECK ...]
 
 Half of the episodes of each recording are cut, so that episodes have several lengths. Planted episodes are compared with all other episodes, and with
-those whose length is within a tenth.
+those whose length is within a tenth. With a file for what was measured, a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 import tempfile
 import zlib
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import clean
 import numpy as np
 from numpy.typing import NDArray
-from planting import CHECKS_OF_IMAGES, Fault, audited, load_faults
-from table import PAGE, SEED
+from planting import CHECKS_OF_IMAGES, EPISODES, Fault, audited, load_faults
+from results import Results
+from table import arguments, write
 
 from datasets_rl.auditing.checks import check_class
 from datasets_rl.auditing.lengths import rank_correlation
@@ -30,28 +31,33 @@ from datasets_rl.look.steps import StepReader
 from datasets_rl.settings import Settings
 
 START, END = "<!-- measured by tests/auditing/length_table.py -->", "<!-- end of the measured lengths -->"
-EPISODES = 40
 _NEAR = 0.1
 _FEWEST = 10
 _OF_LENGTH = frozenset({"ends_at_limit"})
 """Checks that name episodes by their length."""
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a fault in a recording."""
+
+    score: float | None
+    """Share of the pairs of a planted and another episode in which the planted one has the higher score. None: no score."""
+    matched: float | None
+    """The same of pairs of about one length. None: no score, or no pairs."""
+    length: float
+    """The same with the length as the score, or its negative, whichever is better."""
+    counts: list[int]
+    """Planted, found, others, falsely named, others of the length of a planted episode, falsely named of these."""
+
+
 @dataclass
 class Row:
-    """What was measured of a check: a number for each recording, and counts of episodes."""
+    """What was measured of a check."""
 
-    kinds: set[str] = field(default_factory=set)
-    correlations: list[float] = field(default_factory=list)
-    """Rank correlations of the score with the length, in clean recordings."""
-    scores: list[float] = field(default_factory=list)
-    """Shares of the pairs of a planted and another episode in which the planted one has the higher score."""
-    matched: list[float] = field(default_factory=list)
-    """The same of pairs of about one length."""
-    lengths: list[float] = field(default_factory=list)
-    """The same with the length as the score, or its negative, whichever is better."""
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, np.int64))
-    """Planted, found, others, falsely named, others of the length of a planted episode, falsely named of these."""
+    correlations: dict[str, float] = field(default_factory=dict)
+    """Rank correlations of the score with the length, in clean recordings, by kind."""
+    faults: list[Measured] = field(default_factory=list)
 
 
 def cut(recording: clean.Recording, rng: np.random.Generator) -> clean.Recording:
@@ -97,31 +103,52 @@ def auc(score: NDArray[np.float64], truth: NDArray[np.bool_], pairs: NDArray[np.
     return float(higher.mean() if pairs is None else higher[pairs].mean())
 
 
-def measure(fault: Fault, kind: str, seed: int, row: Row) -> None:
-    """Add the medium fault in a recording of a kind to a row. A fault of a whole dataset adds nothing."""
+def measure(fault: Fault, kind: str, seed: int) -> dict[str, Any] | None:
+    """Return the fields of `Measured` of the medium fault in a recording of a kind. A fault of a whole dataset has none."""
     rng = np.random.default_rng([zlib.crc32(fault.name.encode()), seed])
-    recording = _recording(fault.check, kind, seed)
-    planted = fault.plant(recording, "medium", rng)
+    planted = fault.plant(_recording(fault.check, kind, seed), "medium", rng)
     truth = np.isin(np.arange(len(planted.recording.episodes)), list(planted.episodes))
     if planted.others or not truth.any() or truth.all():
-        return
-    if kind not in row.kinds:
-        row.kinds.add(kind)
-        score = scored(recording, fault.check)
-        if score is not None and (correlation := rank_correlation(score, _lengths(recording))) is not None:
-            row.correlations.append(correlation)
+        return None
     lengths = _lengths(planted.recording)
     named = {one for finding in audited(planted.recording, [fault.check]).findings for one in finding.episodes}
     found = np.isin(np.arange(len(lengths)), list(named))
     near = np.abs(lengths[truth][:, None] - lengths[~truth]) <= _NEAR * lengths[truth][:, None]
-    alike = near.any(axis=0)
-    row.counts += [truth.sum(), (found & truth).sum(), (~truth).sum(), found[~truth].sum(), alike.sum(), found[~truth][alike].sum()]  # fmt: skip
-    of_length = auc(lengths, truth)
-    row.lengths.append(max(of_length, 1 - of_length))
-    if (score := scored(planted.recording, fault.check)) is not None:
-        row.scores.append(auc(score, truth))
-        if near.any():
-            row.matched.append(auc(score, truth, near))
+    alike, of_length, score = near.any(axis=0), auc(lengths, truth), scored(planted.recording, fault.check)
+    measured = Measured(
+        score=None if score is None else auc(score, truth),
+        matched=None if score is None or not near.any() else auc(score, truth, near),
+        length=max(of_length, 1 - of_length),
+        counts=[int(one.sum()) for one in (truth, found & truth, ~truth, found[~truth], alike, found[~truth][alike])],
+    )
+    return asdict(measured)
+
+
+def correlation(check: str, kind: str, seed: int) -> float | None:
+    """Return the rank correlation of the score of a check with the length in a clean recording of a kind, or None."""
+    recording = _recording(check, kind, seed)
+    score = scored(recording, check)
+    return None if score is None else rank_correlation(score, _lengths(recording))
+
+
+def measured_rows(checks: list[str], seed: int, results: Results) -> dict[str, Row]:
+    """Return what was measured by check."""
+    rows: dict[str, Row] = defaultdict(Row)
+    faults = [
+        one for one in load_faults().values() if one.check not in _OF_LENGTH and (not checks or one.check in checks)
+    ]
+    # Faults of images take most of the time.
+    for fault in sorted(faults, key=lambda one: one.check in CHECKS_OF_IMAGES):
+        for kind in fault.kinds:
+            print(fault.name, kind, file=sys.stderr)
+            case = f"length {fault.name} {kind} {seed}"
+            if fields := results.of(case, functools.partial(measure, fault, kind, seed)):
+                clean_case = f"length clean {fault.check} {kind} {seed}"
+                of_clean = results.of(clean_case, functools.partial(correlation, fault.check, kind, seed))
+                rows[fault.check].faults.append(Measured(**fields))
+                if of_clean is not None:
+                    rows[fault.check].correlations[kind] = of_clean
+    return rows
 
 
 @functools.lru_cache(maxsize=16)
@@ -142,36 +169,21 @@ def table_lines(rows: dict[str, Row]) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for check, row in sorted(rows.items()):
-        if not row.counts[0]:
-            continue
-        means = [
-            f"{np.mean(one):.2f}" if one else "" for one in (row.correlations, row.scores, row.matched, row.lengths)
-        ]
-        planted, found, others, false, alike, of_alike = row.counts.tolist()
+        of_faults = [[getattr(one, name) for one in row.faults] for name in ("score", "matched", "length")]
+        columns = [[*row.correlations.values()], *([one for one in column if one is not None] for column in of_faults)]
+        planted, found, others, false, alike, of_alike = np.sum([one.counts for one in row.faults], axis=0).tolist()
+        means = [f"{np.mean(one):.2f}" if one else "" for one in columns]
         counts = [f"{found} of {planted}", f"{false} of {others:,}", f"{of_alike} of {alike:,}"]
         lines.append(f"| `{check}` | {' | '.join([*means, *counts])} |")
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=SEED, help="seed of the recordings")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/audit.md")
-    parser.add_argument("checks", nargs="*")
-    options = parser.parse_args()
-    rows: dict[str, Row] = defaultdict(Row)
-    faults = [fault for fault in load_faults().values() if fault.check not in _OF_LENGTH]
-    # Faults of images take most of the time.
-    for fault in sorted(faults, key=lambda one: one.check in CHECKS_OF_IMAGES):
-        for kind in fault.kinds if not options.checks or fault.check in options.checks else ():
-            print(fault.name, kind, file=sys.stderr)
-            measure(fault, kind, options.seed, rows[fault.check])
-    lines = table_lines(rows)
+    options = arguments().parse_args()
+    lines = table_lines(measured_rows(options.checks, options.seed, Results(options.kept)))
     print("\n".join(lines))
     if options.write:
-        text = PAGE.read_text("utf-8")
-        before, rest = text.split(f"{START}\n", 1)
-        PAGE.write_text(f"{before}{START}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.split(END, 1)[1]}", "utf-8")
+        write(lines, START, END)
 
 
 if __name__ == "__main__":

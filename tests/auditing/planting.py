@@ -25,6 +25,8 @@ Strength: TypeAlias = Literal["weak", "medium", "strong"]
 STRENGTHS: tuple[Strength, ...] = ("weak", "medium", "strong")
 FEWEST_STEPS = 5
 """Length of an episode below which nothing is planted in the episode alone."""
+EPISODES = 40
+"""Episodes of a recording before a fault is planted."""
 PLANTED = 3
 """Episodes with a fault in a recording, unless the fault is a fault of the whole dataset."""
 
@@ -111,7 +113,9 @@ class Counts:
     """Episodes that a finding of the check named, without a fault, by level."""
 
 
-def measure(one: Fault, kind: str, strength: Strength, *, episodes: int = 40, seed: int = 0) -> tuple[int, int, int]:
+def measure(
+    one: Fault, kind: str, strength: Strength, *, episodes: int = EPISODES, seed: int = 0
+) -> tuple[int, int, int]:
     """Return the number of planted, of found and of falsely named episodes of a fault in a recording of a kind."""
     rng = np.random.default_rng([zlib.crc32(one.name.encode()), STRENGTHS.index(strength), seed])
     # Images take most of the time.

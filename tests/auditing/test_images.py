@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from datasets_rl import Selection, audit, load
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.sight import cells_of, sight_measures
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
 from datasets_rl.look.steps import StepReader
 from datasets_rl.read.compressed_frames import FrameDictionary
@@ -165,6 +167,19 @@ def faulty(number, images):
     return np.ascontiguousarray(images)
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Write the dataset of a form of images and a change of the images once, and return its folder."""
+
+    @functools.cache
+    def write(*form_and_change):
+        folder = tmp_path_factory.mktemp("filmed")
+        filmed(folder, *form_and_change)
+        return folder / "stored"
+
+    return write
+
+
 @pytest.fixture(params=FORMS)
 def form(request):
     if request.param == "video":
@@ -180,23 +195,20 @@ def findings_are_right(found, *, lossy=False):
     assert {episode for _, *episodes in pairs for episode in episodes} <= {3, 6, 9, 12}
 
 
-def test_faults_are_found_in_every_form_of_images(tmp_path, form):
-    filmed(tmp_path, form, faulty)
-    findings_are_right(audit(tmp_path / "stored", checks=CHECKS), lossy=form == "video")
+def test_faults_are_found_in_every_form_of_images(stored, form):
+    findings_are_right(audit(stored(form, faulty), checks=CHECKS), lossy=form == "video")
 
 
-def test_clean_images_of_every_form_have_no_finding(tmp_path, form):
-    filmed(tmp_path, form)
-    assert not audit(tmp_path / "stored", checks=CHECKS).findings
+def test_clean_images_of_every_form_have_no_finding(stored, form):
+    assert not audit(stored(form), checks=CHECKS).findings
 
 
 # Edges.
 
 
-def test_an_episode_in_several_blocks_has_the_findings_of_one_block(tmp_path, monkeypatch):
-    filmed(tmp_path, "raw", faulty)
+def test_an_episode_in_several_blocks_has_the_findings_of_one_block(stored, monkeypatch):
     monkeypatch.setattr("datasets_rl.auditing.run._WIDE_BYTES", 64 * 64 * 3 * 25)
-    findings_are_right(audit(tmp_path / "stored", checks=CHECKS))
+    findings_are_right(audit(stored("raw", faulty), checks=CHECKS))
 
 
 @pytest.mark.parametrize(("episodes", "steps"), [(1, 60), (9, 1), (9, 3), (1, 1)])
@@ -212,22 +224,20 @@ def test_states_that_are_never_numbers_show_no_lag(tmp_path, arm):
 
 
 def test_images_without_states_skip_the_checks_of_lags():
-    found = audited(clean.record("atari", 4), ["video_lag", "dropped_frames", "frozen_frames"])
+    found = audited(clean.record("grid", 4), ["video_lag", "dropped_frames", "frozen_frames"])
     assert set(found.skipped) == {"video_lag", "dropped_frames"}
     assert not found.findings
 
 
-def test_a_selection_of_episodes_is_audited(tmp_path):
-    filmed(tmp_path, "encoded", faulty)
-    dataset = load(tmp_path / "stored", selection=Selection(episodes="4:16"))
+def test_a_selection_of_episodes_is_audited(stored):
+    dataset = load(stored("encoded", faulty), selection=Selection(episodes="4:16"))
     assert {finding.episodes for finding in audit(dataset, checks=["video_lag"]).findings} == {(2,)}
 
 
-def test_the_costs_of_lags_do_not_depend_on_the_tint_of_an_episode(tmp_path):
-    stored = filmed(tmp_path, "raw")
-    tinted = filmed(tmp_path / "tinted", "raw", lambda number, images: images + np.uint8(number == 2) * np.uint8(8))
+def test_the_costs_of_lags_do_not_depend_on_the_tint_of_an_episode(tmp_path, stored):
+    tinted = filmed(tmp_path, "raw", lambda number, images: images + np.uint8(number == 2) * np.uint8(8))
     costs = []
-    for one in (stored, tinted):
+    for one in (StoredDataset(stored("raw")), tinted):
         data = Data(StepReader(one))
         costs.append(sight_measures(Block(data, 0, len(data)), CAMERA)["changes"][2])
     np.testing.assert_allclose(costs[0], costs[1], rtol=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +21,30 @@ from datasets_rl.datasets import remote
 CHECKS = ["not_finite", "frozen_frames"]
 
 
+def filmed(episode, rng):
+    """Return an episode with small images of a gray wall with noise, which never repeat."""
+    camera = rng.integers(100, 110, (len(episode) + 1, 48, 48, 3)).astype(np.uint8)
+    return replace(episode, states={**episode.states, ("observation", "wrist"): camera})
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """The folder of a dataset with images and two broken episodes."""
+    recording, rng = clean.record("teleop", 16, images=False), np.random.default_rng(4)
+    recording = replace(recording, episodes=tuple(filmed(one, rng) for one in recording.episodes))
+    for fault in ("nan_in_actions", "camera_freezes"):
+        recording = load_faults()[fault].plant(recording, "strong", np.random.default_rng(3)).recording
+    return recording.store(tmp_path_factory.mktemp("lab") / "arm").folder
+
+
 @pytest.fixture
-def served(tmp_path, monkeypatch):
-    """The folder of a dataset with images, texts and two broken episodes, and the address of a server with its files."""
+def served(stored, tmp_path, monkeypatch):
+    """The folder of the dataset, and the address of a server with its files."""
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "_BLOCK_BYTES", 1)
     monkeypatch.setattr(remote, "_SMALL_BLOCK_BYTES", 1)
-    recording = clean.record("teleop", 16)
-    for fault in ("nan_in_actions", "camera_freezes"):
-        recording = load_faults()[fault].plant(recording, "strong", np.random.default_rng(3)).recording
-    folder = recording.store(tmp_path / "lab" / "arm").folder
-    with serve({f"/lab/arm/{path.name}": path for path in folder.iterdir() if path.is_file()}) as server:
-        yield folder, f"{server.url}/lab/arm"
+    with serve({f"/lab/arm/{path.name}": path for path in stored.iterdir() if path.is_file()}) as server:
+        yield stored, f"{server.url}/lab/arm"
 
 
 def test_a_stream_has_the_findings_of_the_stored_dataset_and_goes_on(served, tmp_path):

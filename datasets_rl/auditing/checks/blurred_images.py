@@ -26,7 +26,10 @@ class BlurredImages(Check):
         f"{_SPREADS:g} median absolute deviations below the median, on a logarithmic scale."
     )
     why = "Details that the policy needs, such as the edge of a grasped part, are missing."
-    limits = "Scenes of different detail have no usual sharpness. Blur in a few images of an episode is not found."
+    limits = (
+        "Scenes of different detail have no usual sharpness. Blur in a few images of an episode is not found. Lossy video of small "
+        "images loses the details that blur loses: blur is mostly missed there."
+    )
     merges = {"contrast": "sum", "steps": "sum"}
 
     def targets(self, data: Data) -> Sequence[Key] | str:

@@ -41,7 +41,7 @@ class DroppedFrames(Check):
     why = "From the lost frame on, the policy sees the result of an action before the action."
     limits = (
         f"Fewer than four frames, frames lost in the last {2 * LAGS[-1]} steps, and frames lost while nothing moves are rarely found. More "
-        f"than {LAGS[-1]} frames are counted as {LAGS[-1]}. Repeats in lossy video that was encoded again, with one repeat in a place, are mostly missed."
+        f"than {LAGS[-1]} frames are counted as {LAGS[-1]}. Repeats in lossy video that was encoded again, with one repeat in a place, are missed."
     )
     merges = {**MERGES, "repeats": "sum", "longest": "max", "first": "min"}
 

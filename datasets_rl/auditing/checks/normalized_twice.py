@@ -41,7 +41,8 @@ class NormalizedTwice(Check):
     why = "Training normalizes the episodes again: the same value means two states."
     limits = (
         "An element with a mean near 0 and a standard deviation near 1 looks the same when normalized twice. Of more than a tenth of "
-        f"the episodes, only whole episodes are found. Fields of fewer than {_FEWEST_ELEMENTS} elements that move are not looked at, nor are "
+        "the episodes, only whole episodes are found, and only where most elements become larger, or most become smaller. Fields of "
+        f"fewer than {_FEWEST_ELEMENTS} elements that move are not looked at, nor are "
         "fields of about mean 0 and standard deviation 1, in which all episodes are normalized."
     )
     merges = {"sums": "sum", "steps": "sum"}

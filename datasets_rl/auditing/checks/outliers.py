@@ -24,7 +24,8 @@ class Outliers(Check):
     name = "outliers"
     rule = (
         f"A value is {_DISTANCE:g} times as far from the median as the 1 % or the 99 % quantile on its side. At most {_SHARE:.1%} of "
-        f"the steps, or {_FEWEST}, are, and more than are half as far: between the outliers and the other values is a gap."
+        f"the steps, or {_FEWEST}, are, and more than are half as far: between the outliers and the other values is a gap. Of an element that "
+        "has one value in half of the steps, the quantiles of the other values count, where they are farther."
     )
     why = "An outlier decides the loss of its batch, and the range of a normalization by minimum and maximum."
     limits = "Elements with one value in 98 % of the steps have no outliers. Heavy tails, such as contact forces, may reach the limit."
@@ -82,6 +83,11 @@ def _reach(data: Data, key: Key) -> tuple[NDArray[np.float64], NDArray[np.float6
     if not len(sample):
         return np.zeros(sample.shape[1]), np.full((2, sample.shape[1]), np.inf)
     lower, median, upper = np.quantile(sample, [0.01, 0.5, 0.99], axis=0)
+    # Of an element that mostly rests, such as a contact force, the other values say what is usual.
+    for element in np.flatnonzero(((sample == median).mean(axis=0) > 0.5) & (upper > lower)).tolist():
+        others = sample[sample[:, element] != median[element], element]
+        lowest, highest = np.quantile(others, [0.01, 0.99])
+        lower[element], upper[element] = min(lower[element], lowest), max(upper[element], highest)
     spread = np.where(upper > lower, upper - lower, np.inf)
     # With a median near a limit, such as 0 of a speed, the distance to the limit says nothing about usual distances.
     reach = _DISTANCE * np.maximum(np.stack([median - lower, upper - median]), spread / 4)
