@@ -110,7 +110,8 @@ def _transposed_problem(file: ArrayFile, plan: Plan) -> str:
 
 def _seam_problem(file: ArrayFile, plan: Plan, ends: Ends) -> str:
     """Return at which of the first rows within an episode another state follows than the next observation, or an empty text."""
-    vectors = {part.array for part in plan.parts if is_vector(file, part)}
+    own = [part for part in plan.parts if part.column.key in plan.following]
+    vectors = {part.array for part in own if is_vector(file, part)}
     for first in next_rows(file, plan, ends, _ROWS, _BYTES):
         if first.own in vectors and len(seams := first.seams):
             row = int(seams[0])
