@@ -63,7 +63,7 @@ def _words(prints: Fingerprints, names: list[str]) -> NDArray[np.uint64]:
     """Return a word of the values of these fields in each episode, [E]."""
     total = prints.lengths.astype(np.uint64)
     for name in names:
-        for column in (prints.digests(name)[:, 0], prints.finals(name)[:, 0]):
+        for column in (prints.digests(name), prints.finals(name)):
             total = (total ^ column) * _MIX
             total ^= total >> np.uint64(29)
     return total

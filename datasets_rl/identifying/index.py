@@ -87,7 +87,7 @@ def make_index(datasets: Sequence[StoredDataset]) -> Index:
         known = evidence(prints)
         for field, name in enumerate(prints.names):
             episodes = np.flatnonzero(known[:, field])
-            words.append(prints.digests(name)[episodes, 0])
+            words.append(prints.digests(name)[episodes])
             owners.append(np.stack([np.full(len(episodes), number), episodes], axis=1))
         episodes, places = np.nonzero(prints.sketches["hash"])
         sketch = prints.sketches[episodes, places]
