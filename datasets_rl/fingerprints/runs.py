@@ -1,9 +1,11 @@
 """Rows of episodes in blocks: the runs of rows of each episode, and the last rows of the episode that a block continues.
 
     rows     c c c  n n n n n  n n n n ...     c: context, rows of the open episode that came before
-    begins   ^                 ^
-    starts          ^          ^
-    stops                      ^        ^
+    begins   0                 8               first row, with the context
+    starts          3          8               first new row
+    stops                      8       12
+
+The context is what windows and sequences of the first new rows reach back to.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ SKETCH_SIZE = 64
 """Number of windows of a sketch: those with the smallest hashes, in ascending order. A sketch of fewer windows ends with zeros."""
 _EXACT, _ROUNDED = tuple(range(CONTEXT)), (0, 4, 8, 12)
 """The steps of a window of other fields and of floats, before its last step."""
-_SAMPLED, _SAMPLED_FLOATS = 4, 16
+_SAMPLED, _SAMPLED_FLOATS = 4, 12
 """One of how many different codes ends a window."""
 _HALF_ULP, _LOW = np.uint32(1 << 12), np.uint32(16)
 """Half of the last digit of float16 in float32, and the bits of float32 that a code leaves out."""

@@ -29,6 +29,7 @@ _FEWEST_WINDOWS = 3
 _SMALL = 24
 """Windows of an episode up to which a single one is enough for a comparison of values."""
 _COMPARED = 64
+_SHIFTS = 4
 _KEPT = 512
 
 
@@ -171,13 +172,17 @@ class Search:
             for number, sketch in enumerate(prints.sketches):
                 episode = first + number
                 mine = None
+                found: set[tuple[int, int]] = set()
                 for other, twin, shift in candidates(sketch, self._index):
+                    if (other, twin) in found:
+                        continue
                     mine = mine or _values(self._stored, episode)
                     theirs = self._values_of(other, twin)
                     if not may_be_near(mine, theirs, shift):
                         continue
                     copy = near_copy(mine, theirs, shift)
                     if copy is not None:
+                        found.add((other, twin))
                         yield episode, other, copy
 
     def _values_of(self, other: int, episode: int) -> dict[str, NDArray[np.float64]]:
@@ -232,7 +237,10 @@ def exact_copies(
 
 
 def candidates(sketch: NDArray[np.void], index: Index) -> list[tuple[int, int, int]]:
-    """Return which episodes may be near copies of one, by several rare windows at one shift: dataset, episode and shift of each."""
+    """Return which episodes may be near copies of one, by several rare windows at one shift: dataset, episode and shift of each.
+
+    An episode that repeats itself has several shifts.
+    """
     sketch = sketch[sketch["hash"] != 0]
     positions, windows = index.windows_of(sketch["hash"], _OCCURRENCES)
     if not len(positions):
@@ -243,8 +251,11 @@ def candidates(sketch: NDArray[np.void], index: Index) -> list[tuple[int, int, i
     best = np.argsort(-counts, kind="stable")
     fewest = _FEWEST_HITS if len(sketch) > _SMALL else 1
     best = best[counts[best] >= fewest]
-    _, firsts = np.unique(groups[best][:, :2], axis=0, return_index=True)
-    chosen = best[np.sort(firsts)][:_COMPARED]
+    _, owners = np.unique(groups[best][:, :2], axis=0, return_inverse=True)
+    together = np.argsort(owners, kind="stable")
+    ranks = np.empty(len(best), np.int64)
+    ranks[together] = np.arange(len(best)) - np.searchsorted(owners[together], owners[together])
+    chosen = best[ranks < _SHIFTS][:_COMPARED]
     return [(int(dataset), int(episode), int(shift)) for dataset, episode, shift in groups[chosen]]
 
 

@@ -100,7 +100,7 @@ def slow_sketch(fields):
         if name == "image":
             continue
         codes = slow_codes(name, values)
-        sampled, distances = (16, (0, 4, 8, 12)) if name in FLOATS else (4, range(16))
+        sampled, distances = (12, (0, 4, 8, 12)) if name in FLOATS else (4, range(16))
         for step in range(15, len(codes)):
             if codes[step] != codes[step - 1] and codes[step] * 0x9E3779B1 % 2**32 < 2**32 // sampled:
                 word = GOLDEN
