@@ -103,9 +103,10 @@ def digest_texts(texts: Sequence[str]) -> RowDigests:
 
 
 def _room(count: int, size: int) -> Words:
-    """Return words for rows of some bytes, of which the last is zeros."""
+    """Return words for rows of some bytes, with zeros after the last byte."""
     words = np.empty((count, -(-size // _WORD)), np.uint64)
-    words[:, -1:] = 0
+    if size % _WORD:
+        words[:, -1] = 0
     return words
 
 

@@ -32,10 +32,12 @@ def dot(words: Words) -> Words:
 
     The high half of a word is added to the low half first, because a product forgets the highest bits of its factors.
     """
-    if words.shape[1] == 1:
-        return (words * keys(1)[0])[:, 0]
+    factors = keys(words.shape[1])
+    if len(factors) == 1:
+        words *= factors
+        return words[:, 0]
     words ^= words >> np.uint64(35)
-    result: Words = words @ keys(words.shape[1])
+    result: Words = words @ factors
     return result
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.fingerprints.canonical import fine_rows
 from datasets_rl.fingerprints.hashing import Words, chained, mixed
-from datasets_rl.fingerprints.runs import Indices, Runs
+from datasets_rl.fingerprints.runs import CONTEXT, Indices, Runs
 
 FINE_BITS = 16
 FEWEST = 6
@@ -63,7 +63,7 @@ class Information:
             runs: The runs of rows.
         """
         fields = [_Field(values, last, runs) for values, last in zip(numbers, self._last, strict=True)]
-        self._last = [runs.tail(field.line) for field in fields]
+        self._last = [field.tail() for field in fields]
         enough = _begin_well(digests, fields, runs)
         if runs.before:
             enough[:, 0] = self._enough
@@ -89,7 +89,9 @@ class Information:
         begins, sequences = runs.begins[groups[coarse] % count], np.zeros(len(coarse), np.uint64)
         for distance in reversed(range(_LENGTH)):
             inside = rows[coarse] - distance >= begins
-            sequences = chained(sequences, np.where(inside, words[np.maximum(places[coarse] - distance, 0)], np.uint64(0)))
+            sequences = chained(
+                sequences, np.where(inside, words[np.maximum(places[coarse] - distance, 0)], np.uint64(0))
+            )
         signs = [
             _signs(groups, np.where(fine, np.uint64(_FINE), np.uint64(_COARSE)), words[places]),
             _signs(groups[coarse], np.uint64(_SEQUENCE), sequences),
@@ -106,9 +108,7 @@ class Information:
         bits: NDArray[np.int64] = FINE_BITS * kinds[..., _FINE] + (np.frexp(choices)[1] - 1) * kinds[..., _SEQUENCE]
         return bits
 
-    def _active(
-        self, digests: Words, names: Indices, wanted: NDArray[np.bool_], runs: Runs
-    ) -> tuple[Indices, Indices]:
+    def _active(self, digests: Words, names: Indices, wanted: NDArray[np.bool_], runs: Runs) -> tuple[Indices, Indices]:
         """Return the places in the digests of the active rows that are counted, and the group of each: field * m + run."""
         fields, width = digests.shape
         active = np.ones(digests.shape, np.bool_)
@@ -150,21 +150,32 @@ class _Field:
     """
 
     def __init__(self, numbers: NDArray[Any] | None, last: NDArray[np.float64], runs: Runs) -> None:
-        self._numbers, self._runs = numbers, runs
-        self.line = last[:0]
-        """The values with the context, [c + n], of a field of one number."""
-        if numbers is not None and math.prod(numbers.shape[1:]) == 1:
-            self.line = np.concatenate([last, numbers.reshape(-1).astype(np.float64)])
+        self._numbers, self._last, self._runs = numbers, last, runs
+        self._is_single = numbers is not None and math.prod(numbers.shape[1:]) == 1
 
     def examine(self, rows: Indices) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which rows, at or after the context, are fine, and which ones count, [k] each."""
         yes = np.ones(len(rows), np.bool_)
         fine = yes if self._numbers is None else fine_rows(self._numbers, rows - self._runs.context)
-        return fine, ~self._continues_line(rows) if len(self.line) else yes
+        return fine, ~self._continues_line(rows) if self._is_single else yes
+
+    def tail(self) -> NDArray[np.float64]:
+        """Return the values of the context of the next rows."""
+        count = len(self._runs.numbers)
+        first = count - min(self._runs.open, CONTEXT)
+        return self._single(np.arange(first, count)) if self._is_single else self._last[:0]
+
+    def _single(self, rows: Indices) -> NDArray[np.float64]:
+        """Return the numbers in some rows of a field of one number."""
+        new = np.asarray(self._numbers).reshape(-1)[np.maximum(rows - len(self._last), 0)].astype(np.float64)
+        if len(self._last):
+            old = rows < len(self._last)
+            new[old] = self._last[rows[old]]
+        return new
 
     def _continues_line(self, rows: Indices) -> NDArray[np.bool_]:
-        """Return which of the numbers at some rows continue the line of the two numbers before."""
-        last, middle, first = (self.line[np.maximum(rows - distance, 0)] for distance in range(3))
+        """Return which of the numbers in some rows continue the line of the two numbers before."""
+        last, middle, first = (self._single(np.maximum(rows - distance, 0)) for distance in range(3))
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.abs(last) + np.abs(middle) + np.abs(first)
             found: NDArray[np.bool_] = np.abs(last - 2 * middle + first) <= _LINE * size
@@ -176,10 +187,8 @@ def _begin_well(digests: Words, fields: Sequence[_Field], runs: Runs) -> NDArray
     found = np.zeros((len(fields), len(runs.starts)), np.bool_)
     numbers = np.flatnonzero(runs.stops - runs.starts >= FEWEST)
     rows = runs.starts[numbers] + np.arange(FEWEST)[:, None]
-    words = digests[:, rows]
-    differ = np.ones((len(fields), len(numbers)), np.bool_)
-    for one, other in combinations(range(FEWEST), 2):
-        differ &= words[:, one] != words[:, other]
+    words = np.sort(digests[:, rows], axis=1)
+    differ = (words[:, 1:] != words[:, :-1]).all(axis=1)
     for field, differs, well in zip(fields, differ, found, strict=True):
         if differs.any():
             fine, counts = field.examine(rows[:, differs].reshape(-1))

@@ -134,5 +134,7 @@ def _windows(codes: Codes, runs: Runs, distances: tuple[int, ...], sampled: int)
     for distance in distances if len(places) else ():
         hashes = chained(hashes, flat[places - distance].astype(np.uint64))
     hashes = np.maximum(mixed(hashes) >> _STEP, np.uint64(1))
-    windows: Words = numbers.astype(np.uint64) << _RUN | hashes << _HASH | (rows - runs.starts[numbers]).astype(np.uint64)
+    windows: Words = (
+        numbers.astype(np.uint64) << _RUN | hashes << _HASH | (rows - runs.starts[numbers]).astype(np.uint64)
+    )
     return windows
