@@ -40,6 +40,7 @@ def browser(profile: Path) -> Iterator[Any]:
         "--disable-extensions",
         "--disable-sync",
         "--no-proxy-server",
+        "--force-prefers-reduced-motion",  # a click waits for no smooth scrolling
         "--window-size=1200,900",
         f"--user-data-dir={profile}",
         "--no-sandbox",  # which root and many containers cannot have

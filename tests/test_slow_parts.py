@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slow_parts import TABLE, main, parts_of
+from slow_parts import TABLE, main, parts_of, selected
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,10 +53,17 @@ def test_each_slow_test_is_in_one_part():
 
 @pytest.mark.parametrize("part", ["3", "0/2", "3/2", "a/b"])
 def test_what_is_not_a_part_is_refused(part):
-    _, done = collected("--part", part)
+    with pytest.raises(
+        ValueError, match=f"the part is '{part}', expected a number and how many there are, such as 3/9"
+    ):
+        selected([], part)
+
+
+def test_pytest_refuses_what_is_not_a_part_without_a_traceback():
+    _, done = collected("--part", "3")
 
     assert done.returncode == 4
-    assert f"the part is {part!r}, expected a number and how many there are, such as 3/9" in done.stderr
+    assert "ERROR: the part is '3', expected a number" in done.stderr
 
 
 def test_the_nightly_run_has_every_part_and_no_test_takes_ten_minutes():

@@ -85,11 +85,14 @@ def image_dataset(folder: Path, lengths=(8, 20), side=64, form: Form = "raw") ->
     return write_dataset(folder, made, of, {("observation",): FrameDictionary.train(frames, 1 << 14)}, id="toy/images")
 
 
-def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
-    """Write episodes of encoded images and states; the final observation of the last one is unknown."""
+def mixed_dataset(folder: Path, lengths=(6, 15), *, changed: bool = False, name: str = "state") -> StoredDataset:
+    """Write episodes of encoded images and states; the final observation of the last one is unknown.
+
+    With `changed`, episode 1 has a green pixel in the image at step 7, and 100 more in element 4 of the state at the steps 9 to 11.
+    """
     of = [
         Column(("observation", "camera"), UINT8, (SIDE, SIDE, 3), shared=True, form="encoded"),
-        Column(("observation", "state"), FLOAT32, (6,), shared=True),
+        Column(("observation", name), FLOAT32, (6,), shared=True),
         Column(("action",), FLOAT32, (2,)),
         Column(("next", "reward"), FLOAT32, (1,)),
         *FLAGS,
@@ -98,11 +101,13 @@ def mixed_dataset(folder: Path, lengths=(6, 15)) -> StoredDataset:
     for episode, steps in enumerate(lengths):
         data, images = _base(episode, steps)
         known = episode < len(lengths) - 1
-        encoded = EncodedImages([_png(image) for image in images[: steps + known]])
         state = np.random.default_rng(episode).normal(size=(steps + known, 6)).astype(np.float32)
-        made.append(
-            Trajectory(steps=data, states={("observation", "camera"): encoded, ("observation", "state"): state})
-        )
+        if changed and episode == 1:
+            images[7, 3, 4] = (0, 255, 0)
+            state[9:12, 4] += 100
+        encoded = EncodedImages([_png(image) for image in images[: steps + known]])
+        states = {("observation", "camera"): encoded, ("observation", name): state}
+        made.append(Trajectory(steps=data, states=states))
     return write_dataset(folder, made, of, id="toy/mixed")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from .. import candidates
 from ..options import Shell
-from ..output import Block, Lines, Result, Table, number_text, value_text
+from ..output import Block, Lines, Result, Table, number_text
 
 if TYPE_CHECKING:
     from datasets_rl.differences import Change, Difference, FieldDifference
@@ -57,7 +57,7 @@ def run(
     found = diff(*paths, settings=shell.settings)
     return Result(
         found.to_json(),
-        [*_blocks(found, origins=shell.verbose > 0)],
+        [*_blocks(found, origins=shell.verbose > 0), *_beside(shell, found, before, after)],
         quiet=[found.summary],
         code=0 if found.equal else _DIFFERENT,
     )
@@ -83,18 +83,22 @@ def _blocks(found: Difference, *, origins: bool) -> Iterator[Block]:
             for one, other, steps, others in found.shortened
         ]
         yield Lines(tuple(lines[:_SHOWN]), title=_title("episodes with another number of steps", len(lines)))
-    if found.statistics:
-        rows = tuple(row for name, pair in [*found.statistics.items()][:_SHOWN] for row in _statistic_rows(name, *pair))
-        yield Table(
-            ("statistic", *_STATISTICS), rows, title=_title("statistics, before and after", len(found.statistics))
-        )
+    if statistics := [*_statistics(found.statistics)]:
+        rows = tuple(row for both in statistics[:_SHOWN] for row in both)
+        yield Table(("statistic", *_STATISTICS), rows, title=_title("statistics, before and after", len(statistics)))
     if origins and found.origins:
         yield _table_of_changes("origin, which does not count", found.origins)
 
 
+def _beside(shell: Shell, found: Difference, before: str, after: str) -> Iterator[Block]:
+    """Yield the command that shows the episodes that differ, if any do."""
+    if found.shortened or found.different_fields:
+        yield Lines((shell.rlds("view", before, after, "--diff"),), title="the episodes beside each other")
+
+
 def _table_of_changes(title: str, changes: Sequence[Change]) -> Table:
     rows = tuple((one.name, one.before or "-", one.after or "-") for one in changes[:_SHOWN])
-    return Table((title, "before", "after"), rows, title=_title(title, len(changes)))
+    return Table(("what", "before", "after"), rows, title=_title(title, len(changes)))
 
 
 def _title(title: str, count: int) -> str:
@@ -109,13 +113,13 @@ def _field_row(one: FieldDifference) -> tuple[str, ...]:
     place = f"episode {episode:,}" if episode == other else f"episode {episode:,} -> {other:,}"
     step = f", step {one.first.step:,}" if one.first.step >= 0 else ""
     element = f" {[*one.first.element]}" if one.first.element else ""
-    values = f"{value_text(one.first.before)} -> {value_text(one.first.after)}"
-    counts = f"{one.steps:,} of {one.compared:,}"
+    values = " -> ".join(one.first.texts)
+    compared = f" of {one.compared:,}"
     return (
         name,
-        counts,
+        f"{one.steps:,}{compared}" if one.of_steps else "-",
         f"{one.values:,}",
-        f"{one.episodes:,}",
+        f"{len(one.episodes):,}{'' if one.of_steps else compared}",
         number_text(one.greatest),
         f"{place}{step}{element}: {values}",
     )
@@ -128,13 +132,23 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join([*texts[:_SHOWN], *(["..."] if len(texts) > _SHOWN else [])])
 
 
-def _statistic_rows(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for side, statistics in (("before", before), ("after", after)):
-        yield (f"{name}, {side}", *(_numbers(statistics.get(kind)) for kind in _STATISTICS))
+def _statistics(
+    found: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield two rows for each name of both datasets whose shown digits differ. Those of images are left to `--json`."""
+    for name, sides in found.items():
+        if not all(sides) or any(isinstance(one, list) for one in _elements(sides[0].get("mean"))):
+            continue
+        before, after = (tuple(_numbers(side.get(kind)) for kind in _STATISTICS) for side in sides)
+        if before != after:
+            yield (f"{name}, before", *before), (f"{name}, after", *after)
+
+
+def _elements(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _numbers(value: Any) -> str:
-    if not isinstance(value, list):
-        return number_text(value)
-    shown = " ".join(number_text(one) if not isinstance(one, list) else "..." for one in value[:_SHORT])
-    return shown if len(value) <= _SHORT else f"{shown} ..."
+    elements = _elements(value)
+    shown = " ".join(map(number_text, elements[:_SHORT]))
+    return shown if len(elements) <= _SHORT else f"{shown} ..."

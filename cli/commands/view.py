@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,10 +47,22 @@ def run(
     audited: Annotated[
         bool, typer.Option("--audit", help="Audit the datasets first, and show the findings with their episodes.")
     ] = False,
+    compared: Annotated[
+        bool,
+        typer.Option(
+            "--diff",
+            help="Compare two datasets first, as `rlds diff` does, and show their episodes on the same axes.",
+        ),
+    ] = False,
+    episode: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="With --diff: the episode of the first dataset that is shown first."),
+    ] = None,
 ) -> Result:
     """Show stored datasets in the browser: distributions, episodes, images and rows.
 
-    The page is served to this machine only, at an address with a secret token. Ctrl-C ends the server.
+    The page is served to this machine only, at an address with a secret token. Ctrl-C ends the server. With --diff, the two
+    datasets may also be versions, addresses and raw files, as of `rlds diff`.
 
     \b
     Examples:
@@ -57,29 +70,46 @@ def run(
       rlds view d4rl/hopper-medium-v2 d4rl/hopper-expert-v2
       rlds view mix.toml --port 9000 --no-open
       rlds view demo/pendulum --audit --export report.html
+      rlds view demo/pendulum:0001 demo/pendulum --diff
     """
-    panels = [panel for one in datasets for panel in _open_panels(shell, one)]
-    if audited:
-        _audit(shell, panels)
-    names = [panel.name for panel in panels]
-    if export is not None:
-        return _export(panels, names, export, force=force)
+    if episode is not None and not compared:
+        raise InvalidArgumentError("--episode is given without --diff", hint="add --diff, and give two datasets")
+    with ExitStack() as stack:
+        if compared:
+            panels = _open_compared(shell, datasets, stack)
+        else:
+            panels = [panel for one in datasets for panel in _open_panels(shell, one)]
+        pairs = panels[0].pairs
+        shown = None if pairs is None else pairs.first if episode is None else pairs.pair_of(episode)
+        if audited:
+            _audit(shell, panels)
+        if export is not None:
+            return _export(panels, shown, export, force=force)
+        return _serve(panels, shown, port, stack.pop_all(), browser=browser)
+
+
+def _serve(
+    panels: list[Panel], pair: int | None, port: int | None, opened: ExitStack, *, browser: bool | None
+) -> Result:
     from datasets_rl.look.page import ViewServer
 
     server = ViewServer(panels, port=port)
+    place = "" if panels[0].pairs is None else "#/pairs" if pair is None else f"#/pair/{pair}"
+    url = f"{server.url}{place}"
 
     def serve() -> None:
-        if _has_display() if browser is None else browser:
-            import webbrowser
+        with opened:
+            if _has_display() if browser is None else browser:
+                import webbrowser
 
-            webbrowser.open(server.url)
-        server.run()
+                webbrowser.open(url)
+            server.run()
 
     forward = f"ssh -L {server.port}:localhost:{server.port} HOST"
     return Result(
-        {"url": server.url, "datasets": names, "pid": os.getpid()},
-        [Lines((server.url,))],
-        quiet=[server.url],
+        {"url": url, "datasets": [panel.name for panel in panels], "pid": os.getpid()},
+        [Lines((url,))],
+        quiet=[url],
         asides=[Lines((f"Ctrl-C ends the server. From another machine, first: {forward}",))],
         then=serve,
     )
@@ -92,6 +122,23 @@ def _audit(shell: Shell, panels: list[Panel]) -> None:
     for panel in panels:
         found = audit(panel.stored.folder, settings=shell.settings)
         panel.findings = [finding.to_json() for finding in found.findings]
+
+
+def _open_compared(shell: Shell, datasets: list[str], stack: ExitStack) -> list[Panel]:
+    """Return the panels of two datasets of any kind that `rlds diff` takes, with their difference."""
+    if len(datasets) != 2:
+        are = "dataset is" if len(datasets) == 1 else "datasets are"
+        raise InvalidArgumentError(f"{len(datasets)} {are} given, expected 2 with --diff", hint="name two datasets")
+    from datasets_rl.differences import compare
+    from datasets_rl.downloading.opened import opened
+    from datasets_rl.look.page import Pairs, Panel
+
+    first, second = (
+        stack.enter_context(opened(expand_home(one) if one.startswith("~") else one, settings=shell.settings))
+        for one in datasets
+    )
+    found = compare(first, second, names=(datasets[0], datasets[1]), show=shell.settings.progress)
+    return [Panel(first, name=datasets[0], pairs=Pairs(found, first, second)), Panel(second, name=datasets[1])]
 
 
 def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
@@ -115,7 +162,7 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
     return [Panel(stored, name=name_of(shell, folder, stored.manifest))]
 
 
-def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool) -> Result:
+def _export(panels: list[Panel], pair: int | None, export: Path, *, force: bool) -> Result:
     from datasets_rl import disk
     from datasets_rl.look.page import report_page
 
@@ -125,12 +172,12 @@ def _export(panels: list[Panel], names: list[str], export: Path, *, force: bool)
             f"{export} cannot be written: the path is a folder", hint="give a file, as in report.html"
         )
     disk.check_outside_versions(file)
-    page = report_page(panels)
+    page = report_page(panels, pair=pair)
     # The same command run again finds its own file.
     if file.exists() and not force and not disk.has_content(file, page):
         raise InvalidArgumentError(f"{export} is not replaced: it exists", hint="add --force to overwrite it")
     disk.write_bytes(file, page)
-    size = len(page)
+    size, names = len(page), [panel.name for panel in panels]
     data: dict[str, Any] = {"file": str(export), "bytes": size, "datasets": names}
     facts = Facts((("file", str(export)), ("size", size_text(size)), ("datasets", ", ".join(names))))
     return Result(data, [facts], quiet=[str(export)])

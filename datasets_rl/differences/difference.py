@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+EPISODE_TABLE = "episode table: "
+"""Begins the name of a column of the episode table in a `FieldDifference`."""
+_PART = 40
+"""Characters of a text that are shown beside another text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +56,26 @@ class Place:
     after: Any
     """The value in the second dataset."""
 
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Both values for readers: floats with as many digits as show that they differ, and the part of texts that differs."""
+        if isinstance(self.before, str) and isinstance(self.after, str):
+            before, after = different_parts(self.before, self.after, _PART)
+            return f"'{before}'", f"'{after}'"
+        if isinstance(self.before, float) and isinstance(self.after, float):
+            for digits in (4, 9):
+                before, after = f"{self.before:.{digits}g}", f"{self.after:.{digits}g}"
+                if before != after:
+                    return before, after
+        return str(self.before), str(self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class FieldDifference:
     """A field that both datasets have, in the episodes that both have."""
 
     name: str
-    """Dotted key in the first dataset, or ``episode table: NAME``."""
+    """Dotted key in the first dataset, or ``episode table: NAME`` for a column of the episode table."""
     other_name: str
     """Dotted key in the second dataset, which is another one if the field was renamed."""
     compared: int
@@ -65,17 +84,22 @@ class FieldDifference:
     """Number of steps with another value."""
     values: int = 0
     """Number of elements with another value."""
-    episodes: int = 0
-    """Number of episodes with another value."""
+    episodes: tuple[int, ...] = ()
+    """Numbers in the first dataset of the episodes with another value, ascending."""
     first: Place | None = None
     """The first value that differs. None if all values are equal."""
     greatest: float | None = None
-    """The greatest distance of two finite numbers. None for texts, and if all values are equal."""
+    """The greatest distance of two finite numbers that differ. None without any, as for texts."""
 
     @property
     def equal(self) -> bool:
         """Whether all compared values are equal. NaN is equal to NaN, and 0.0 to -0.0."""
         return self.first is None
+
+    @property
+    def of_steps(self) -> bool:
+        """Whether the values are of steps. False for a column of the episode table."""
+        return not self.name.startswith(EPISODE_TABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +125,9 @@ class Difference:
     only_after: tuple[int, ...]
     """Numbers of the episodes that only the second dataset has."""
     fields: tuple[FieldDifference, ...]
-    """The fields that both datasets have."""
+    """The fields that both datasets have, and whose values can be compared."""
+    uncompared: tuple[str, ...]
+    """Dotted keys of both datasets whose values cannot be compared: another number of elements, or texts and numbers."""
     shortened: tuple[tuple[int, int, int, int], ...]
     """Episodes of both datasets with other numbers of steps: the two numbers of the episode, and the two numbers of steps. Their
     first steps are compared."""
@@ -143,9 +169,11 @@ class Difference:
         both = len(self.pairs)
         parts = [f"{_count(both, 'episode')} in both"]
         if both and (different := self.different_fields):
-            parts.append(f"with other values of {_names(different)}")
+            parts.append(f"with other values of {_names([one.name for one in different])}")
         elif both:
             parts.append("with equal values")
+        if both and self.uncompared:
+            parts.append(f"{_names(self.uncompared)} not compared")
         if self.moved:
             parts.append(f"{self.moved:,} in another order")
         if self.shortened:
@@ -162,8 +190,15 @@ class Difference:
         return f"different: {', '.join(parts)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the difference as plain data."""
-        return {"equal": self.equal, "summary": self.summary, "moved": self.moved, **asdict(self)}
+        """Return the difference as plain data. Values that JSON does not have are texts: ``nan``, ``inf`` and ``-inf``."""
+        document = {"equal": self.equal, "summary": self.summary, "moved": self.moved, **asdict(self)}
+        for place in (one["first"] for one in document["fields"] if one["first"]):
+            place.update({side: _finite_or_text(place[side]) for side in ("before", "after")})
+        return document
+
+
+def _finite_or_text(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _count(number: int, unit: str) -> str:
@@ -173,7 +208,26 @@ def _count(number: int, unit: str) -> str:
 _SHOWN_NAMES = 4
 
 
-def _names(fields: tuple[FieldDifference, ...]) -> str:
-    shown = [one.name for one in fields[:_SHOWN_NAMES]]
-    more = len(fields) - len(shown)
-    return " and ".join([*shown, *([f"{more:,} more"] if more else [])])
+def _names(names: Sequence[str]) -> str:
+    shown = names[:_SHOWN_NAMES]
+    more = len(names) - len(shown)
+    *first, last = [*shown, *([f"{more:,} more"] if more else [])]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def different_parts(before: str, after: str, size: int) -> tuple[str, str]:
+    """Return two texts, of long ones the part around the first character that differs.
+
+    Args:
+        before: The first text.
+        after: The second text.
+        size: The greatest number of characters of a part.
+    """
+    unequal = (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
+    same = next(unequal, min(len(before), len(after)))
+    start = max(0, same - size // 4) if max(len(before), len(after)) > size else 0
+    first, second = (
+        f"{'...' * bool(start)}{text[start : start + size]}{'...' * (len(text) > start + size)}"
+        for text in (before, after)
+    )
+    return first, second

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from datasets_rl.differences.difference import Change
+from datasets_rl.differences.difference import Change, different_parts
 from datasets_rl.format.manifest import Manifest, array_file
 from datasets_rl.format.schema import Field
 
@@ -28,15 +28,23 @@ _ORIGIN = (
 _TEXT = 120
 
 
-def changes(before: Manifest, after: Manifest) -> Iterator[Change]:
-    """Yield the differences of what describes the data."""
+def changes(before: Manifest, after: Manifest, renamed: Mapping[str, str]) -> Iterator[Change]:
+    """Yield the differences of what describes the data. A renamed field differs if more than its name does.
+
+    Args:
+        before: The first manifest.
+        after: The second manifest.
+        renamed: The dotted key in the second dataset by the dotted key in the first, of renamed fields.
+    """
+    titles = {name: f"{old} -> {new}" for old, new in renamed.items() for name in (old, new)}
     yield from _changes(
-        "schema", *({field.name: _field_text(field) for field in one.schema} for one in (before, after))
+        "schema",
+        *({titles.get(field.name, field.name): _field_text(field) for field in one.schema} for one in (before, after)),
     )
     yield from _changes(
         "decision", *({one.rule: f"{one.count:,} times" for one in each.decisions} for each in (before, after))
     )
-    yield from _named_changes(_DESCRIPTION, before, after)
+    yield from _named_changes(_DESCRIPTION, before, after, titles)
 
 
 def origins(before: Manifest, after: Manifest) -> Iterator[Change]:
@@ -51,21 +59,27 @@ def statistics_that_differ(before: Manifest, after: Manifest) -> dict[str, tuple
     return {name: (one, other) for name, (one, other) in pairs.items() if one != other}
 
 
-def _named_changes(names: tuple[str, ...], before: Manifest, after: Manifest) -> Iterator[Change]:
+def _named_changes(
+    names: tuple[str, ...], before: Manifest, after: Manifest, titles: Mapping[str, str] | None = None
+) -> Iterator[Change]:
+    titles = titles or {}
     documents = (before.to_json(), after.to_json())
     for name in names:
         first, second = (document.get(name) for document in documents)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
             sides = ((before, first), (after, second))
-            yield from _changes(name, *({key: _text(one, value) for key, value in side.items()} for one, side in sides))
+            yield from _changes(
+                name, *({titles.get(key, key): _text(one, value) for key, value in side.items()} for one, side in sides)
+            )
         elif first != second:
-            yield Change(name, _text(before, first), _text(after, second))
+            yield from _changes(name, {"": _text(before, first)}, {"": _text(after, second)})
 
 
 def _changes(kind: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name, "") != after.get(name, ""):
-            yield Change(f"{kind}: {name}", before.get(name, ""), after.get(name, ""))
+        texts = before.get(name, ""), after.get(name, "")
+        if texts[0] != texts[1]:
+            yield Change(f"{kind}: {name}" if name else kind, *different_parts(*texts, _TEXT))
 
 
 def _field_text(field: Field) -> str:
@@ -80,5 +94,4 @@ def _text(manifest: Manifest, value: Any) -> str:
         return ""
     if (path := array_file(value)) is not None and (file := manifest.file(path)) is not None:
         return f"array, sha256 {file.digest[:16]}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}..."
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -43,19 +43,25 @@ def pair_episodes(before: StoredDataset, after: StoredDataset) -> Numbers:
 
 
 def renamed_fields(before: StoredDataset, after: StoredDataset, pairs: Numbers) -> dict[str, str]:
-    """Return the fields that have the same values in all paired episodes under another name: the new name by the former name.
+    """Return the fields that have the same values under another name: the new name by the former name.
 
-    Only a field that is evidence in some episode is recognized.
+    The values of at least one pair of episodes are the same, and evidence of a copy there. Of several new names, the name with the most
+    such pairs is taken.
     """
     prints, others = before.fingerprints.take(pairs[:, 0]), after.fingerprints.take(pairs[:, 1])
     new = [name for name in others.names if name not in prints.names]
     found: dict[str, str] = {}
     for name in prints.names:
-        if name in others.names or not prints.evidence(name).any():
+        if name in others.names:
             continue
-        same = [one for one in new if np.array_equal(prints.digests(name), others.digests(one))]
-        if same and same[0] not in found.values():
-            found[name] = same[0]
+        evident = prints.evidence(name)
+        counts = {
+            one: int(((prints.digests(name) == others.digests(one)).all(axis=1) & evident).sum())
+            for one in new
+            if one not in found.values()
+        }
+        if counts and (best := max(counts, key=counts.__getitem__)) and counts[best]:
+            found[name] = best
     return found
 
 

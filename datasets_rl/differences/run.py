@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from datasets_rl.differences import documents
-from datasets_rl.differences.difference import Change, Difference, Side
+from datasets_rl.differences.difference import Difference, Side
 from datasets_rl.differences.pairing import pair_episodes, renamed_fields
 from datasets_rl.differences.values import Comparison
 from datasets_rl.downloading.opened import opened
@@ -46,53 +47,60 @@ def diff(before: str | Path, after: str | Path, *, settings: Settings | None = N
     settings = settings or Settings.from_env()
     with ExitStack() as stack:
         first, second = (stack.enter_context(opened(one, settings=settings)) for one in (before, after))
-        pairs = pair_episodes(first, second)
-        renamed = renamed_fields(first, second, pairs)
-        names = {**_common_fields(first, second), **renamed}
-        with report(f"comparing {before} and {after}", None, unit=" steps", show=settings.progress) as advance:
-            comparison = Comparison(first, second, pairs, advance)
-            fields = [*comparison.fields(names), *comparison.columns()]
-        lengths = [stored.episodes.lengths[numbers] for stored, numbers in zip((first, second), pairs.T, strict=True)]
-        rows = zip(pairs.tolist(), lengths[0].tolist(), lengths[1].tolist(), strict=True)
-        paired = [set(numbers.tolist()) for numbers in pairs.T]
-        only = [
-            tuple(number for number in range(len(stored.episodes)) if number not in there)
-            for stored, there in zip((first, second), paired, strict=True)
-        ]
-        return Difference(
-            before=_side(before, first),
-            after=_side(after, second),
-            changes=tuple(_without_renamed(documents.changes(first.manifest, second.manifest), renamed)),
-            origins=tuple(documents.origins(first.manifest, second.manifest)),
-            pairs=tuple((one, other) for one, other in pairs.tolist()),
-            only_before=only[0],
-            only_after=only[1],
-            fields=tuple(fields),
-            shortened=tuple((one, other, steps, others) for (one, other), steps, others in rows if steps != others),
-            statistics=documents.statistics_that_differ(first.manifest, second.manifest),
-        )
+        return compare(first, second, names=(str(before), str(after)), show=settings.progress)
 
 
-def _side(name: str | Path, stored: StoredDataset) -> Side:
+def compare(first: StoredDataset, second: StoredDataset, *, names: tuple[str, str], show: bool = False) -> Difference:
+    """Compare two opened datasets, as `diff` does.
+
+    Args:
+        first: The first dataset.
+        second: The second dataset.
+        names: The names of both for readers.
+        show: Whether to show the progress.
+
+    Raises:
+        IntegrityError: If files of a dataset are missing or damaged.
+    """
+    pairs = pair_episodes(first, second)
+    renamed = renamed_fields(first, second, pairs)
+    common, uncompared = _common_fields(first, second)
+    with report(f"comparing {names[0]} and {names[1]}", None, unit=" steps", show=show) as advance:
+        comparison = Comparison(first, second, pairs, advance)
+        fields = [*comparison.fields({**common, **renamed}), *comparison.columns()]
+    lengths = [stored.episodes.lengths[numbers] for stored, numbers in zip((first, second), pairs.T, strict=True)]
+    rows = zip(pairs.tolist(), lengths[0].tolist(), lengths[1].tolist(), strict=True)
+    only = [
+        tuple(np.setdiff1d(np.arange(len(stored.episodes)), numbers).tolist())
+        for stored, numbers in zip((first, second), pairs.T, strict=True)
+    ]
+    return Difference(
+        before=_side(names[0], first),
+        after=_side(names[1], second),
+        changes=tuple(documents.changes(first.manifest, second.manifest, renamed)),
+        origins=tuple(documents.origins(first.manifest, second.manifest)),
+        pairs=tuple((one, other) for one, other in pairs.tolist()),
+        only_before=only[0],
+        only_after=only[1],
+        fields=tuple(fields),
+        uncompared=uncompared,
+        shortened=tuple((one, other, steps, others) for (one, other), steps, others in rows if steps != others),
+        statistics=documents.statistics_that_differ(first.manifest, second.manifest),
+    )
+
+
+def _side(name: str, stored: StoredDataset) -> Side:
     version = stored.folder.name if VERSION_NAME.fullmatch(stored.folder.name) else ""
-    return Side(str(name), stored.manifest.id, version, len(stored), stored.manifest.episodes)
+    return Side(name, stored.manifest.id, version, len(stored), stored.manifest.episodes)
 
 
-def _common_fields(before: StoredDataset, after: StoredDataset) -> dict[str, str]:
-    """Return the names of the fields of both datasets that can be compared: texts, or as many elements."""
+def _common_fields(before: StoredDataset, after: StoredDataset) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the names of the fields of both datasets: those that can be compared, texts or as many elements, and the others."""
     fields = {field.name: field for field in before.schema if field.key not in {EPISODE, NEXT_DONE}}
-    return {
-        field.name: field.name
-        for field in after.schema
-        if (one := fields.get(field.name)) is not None and _are_comparable(one, field)
-    }
+    both = [(fields[field.name], field) for field in after.schema if field.name in fields]
+    comparable = {field.name: field.name for field, other in both if _are_comparable(field, other)}
+    return comparable, tuple(field.name for field, _ in both if field.name not in comparable)
 
 
 def _are_comparable(field: Field, other: Field) -> bool:
     return field.text == other.text and math.prod(field.shape) == math.prod(other.shape)
-
-
-def _without_renamed(found: Iterator[Change], renamed: Mapping[str, str]) -> Iterator[Change]:
-    """Yield the changes but the fields that were renamed, which are fields of both datasets."""
-    names = {f"schema: {name}" for pair in renamed.items() for name in pair}
-    return (change for change in found if change.name not in names)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.differences.difference import FieldDifference, Place
+from datasets_rl.differences.difference import EPISODE_TABLE, FieldDifference, Place
 from datasets_rl.format.images.columns import ImageColumn
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
@@ -46,12 +47,20 @@ class Comparison:
         after: The second dataset.
         pairs: Numbers of the paired episodes in both datasets, [P, 2].
         advance: Called with the number of steps that were compared.
+        differs: Called with the dotted key of a field in the first dataset, the steps of the episodes with another value, and the
+            elements with another value, in row-major order.
     """
 
     def __init__(
-        self, before: StoredDataset, after: StoredDataset, pairs: Numbers, advance: Callable[[int], object]
+        self,
+        before: StoredDataset,
+        after: StoredDataset,
+        pairs: Numbers,
+        advance: Callable[[int], object] = lambda _: None,
+        differs: Callable[[str, Numbers, Numbers], object] = lambda *_: None,
     ) -> None:
         self._before, self._after, self._pairs, self._advance = before, after, pairs, advance
+        self._differs = differs
         first, second = pairs.T
         self._lengths = np.minimum(before.episodes.lengths[first], after.episodes.lengths[second])
         self._ends = np.cumsum(self._lengths)
@@ -62,26 +71,35 @@ class Comparison:
         others = {field.name: field for field in self._after.schema}
         chosen = [(fields[name], others[other]) for name, other in names.items()]
         narrow = [(field, other) for field, other in chosen if not field.wide and not other.wide]
-        counts = {field.name: _Counts(self._texts(field, other)) for field, other in chosen}
+        counts = {
+            field.name: _Counts(
+                self._pairs,
+                field.name,
+                other.name,
+                self._texts(field, other),
+                partial(self._differs, field.name),
+            )
+            for field, other in chosen
+        }
         self._compare_narrow(narrow, counts)
         for field, other in chosen:
             if (field, other) not in narrow:
                 self._compare_wide(field, other, counts[field.name])
             if field.shared and other.shared:
                 self._compare_finals(field, other, counts[field.name])
-            yield counts[field.name].result(field.name, other.name)
+            yield counts[field.name].result()
 
     def columns(self) -> Iterator[FieldDifference]:
-        """Compare the columns that both episode tables have, but the first row of the episodes and their numbers of steps."""
+        """Compare the columns that both episode tables have, but rows, numbers of steps, and numbers at the source."""
         table, other = self._before.episodes, self._after.episodes
         first, second = self._pairs.T
         for name in table.names:
-            if name in other.names and name not in {"start", "length"}:
-                counts = _Counts()
+            if name in other.names and name not in {"start", "length", "source"}:
+                title = f"{EPISODE_TABLE}{name}"
+                counts = _Counts(self._pairs, title, title)
                 where = _Block(np.arange(len(first)), np.full(len(first), -1), first, second)
-                counts.add(table[name][first], other[name][second], where, self._pairs)
-                title = f"episode table: {name}"
-                yield counts.result(title, title)
+                counts.add(table[name][first], other[name][second], where)
+                yield counts.result()
 
     def _texts(self, field: Field, other: Field) -> tuple[Sequence[str], Sequence[str]] | None:
         if field.text and other.text:
@@ -104,7 +122,7 @@ class Comparison:
                 if same:
                     counts[field.name].compared += len(block.pairs)
                 else:
-                    counts[field.name].add(mine[field.name], theirs[other.name], block, self._pairs)
+                    counts[field.name].add(mine[field.name], theirs[other.name], block)
             self._advance(len(block.pairs))
 
     def _compare_wide(self, field: Field, other: Field, counts: _Counts) -> None:
@@ -134,7 +152,7 @@ class Comparison:
             if not len(block.pairs):
                 return
         mine, theirs = items[_ascending(block.before)], others[_ascending(block.after)]
-        counts.add(_restored(mine, block.before), _restored(theirs, block.after), block, self._pairs)
+        counts.add(_restored(mine, block.before), _restored(theirs, block.after), block)
 
     def _blocks(self, step_bytes: int) -> Iterator[_Block]:
         total = int(self._ends[-1]) if len(self._ends) else 0
@@ -184,14 +202,22 @@ def _unequal_images(items: ImageColumn, others: ImageColumn, block: _Block, coun
 class _Counts:
     """What differs in a field, so far."""
 
-    def __init__(self, texts: tuple[Sequence[str], Sequence[str]] | None = None) -> None:
-        self.compared = self.steps = self.values = 0
+    def __init__(
+        self,
+        pairs: Numbers,
+        name: str,
+        other_name: str,
+        texts: tuple[Sequence[str], Sequence[str]] | None = None,
+        differs: Callable[[Numbers, Numbers], object] = lambda *_: None,
+    ) -> None:
+        self.compared = self._steps = self._values = 0
+        self._pairs, self._names, self._differs = pairs, (name, other_name), differs
         self._texts = None if texts is None else [np.array(one, object) for one in texts]
-        self._episodes: set[int] = set()
+        self._different = np.zeros(len(pairs), np.bool_)
         self._first: tuple[tuple[int, int], Place] | None = None
         self._greatest: float | None = None
 
-    def add(self, mine: NDArray[Any], theirs: NDArray[Any], block: _Block, pairs: Numbers) -> None:
+    def add(self, mine: NDArray[Any], theirs: NDArray[Any], block: _Block) -> None:
         count = len(block.pairs)
         self.compared += count
         if self._texts is not None:
@@ -205,10 +231,11 @@ class _Counts:
         rows = np.flatnonzero(unequal.any(axis=1))
         if not len(rows):
             return
-        self.steps += len(rows)
-        self.values += int(np.count_nonzero(unequal))
-        self._episodes.update(np.unique(block.pairs[rows]).tolist())
-        self._keep_first(int(rows[0]), unequal, (flat, others), mine.shape[1:], block, pairs)
+        self._steps += len(rows)
+        self._values += int(np.count_nonzero(unequal))
+        self._different[block.pairs[rows]] = True
+        self._differs(block.steps[rows], np.flatnonzero(unequal.any(axis=0)))
+        self._keep_first(int(rows[0]), unequal, (flat, others), mine.shape[1:], block)
         self._keep_greatest(flat[unequal], others[unequal])
 
     def _keep_first(
@@ -218,7 +245,6 @@ class _Counts:
         values: tuple[NDArray[Any], NDArray[Any]],
         shape: tuple[int, ...],
         block: _Block,
-        pairs: Numbers,
     ) -> None:
         pair, step = int(block.pairs[row]), int(block.steps[row])
         if self._first is not None and self._first[0] <= (pair, step):
@@ -226,22 +252,36 @@ class _Counts:
         element = int(np.argmax(unequal[row]))
         before, after = (_plain(one[row, element]) for one in values)
         indices = tuple(int(one) for one in np.unravel_index(element, shape))
-        numbers = (int(pairs[pair, 0]), int(pairs[pair, 1]))
+        numbers = (int(self._pairs[pair, 0]), int(self._pairs[pair, 1]))
         self._first = ((pair, step), Place(numbers, step, indices, before, after))
 
     def _keep_greatest(self, mine: NDArray[Any], theirs: NDArray[Any]) -> None:
         if mine.dtype.kind not in "biuf" or theirs.dtype.kind not in "biuf":
             return
-        distances = np.abs(mine.astype(np.float64) - theirs.astype(np.float64))
+        distances = _distances(mine, theirs)
         finite = distances[np.isfinite(distances)]
         if finite.size:
             self._greatest = max(self._greatest or 0.0, float(finite.max()))
 
-    def result(self, name: str, other_name: str) -> FieldDifference:
-        first = None if self._first is None else self._first[1]
+    def result(self) -> FieldDifference:
         return FieldDifference(
-            name, other_name, self.compared, self.steps, self.values, len(self._episodes), first, self._greatest
+            *self._names,
+            self.compared,
+            self._steps,
+            self._values,
+            tuple(self._pairs[self._different, 0].tolist()),
+            None if self._first is None else self._first[1],
+            self._greatest,
         )
+
+
+def _distances(mine: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+    """Return the distances of numbers, [n]. Those of integers are exact, which float64 is not."""
+    if mine.dtype.kind in "iu" and theirs.dtype.kind in "iu":
+        apart = mine.astype(np.uint64) - theirs.astype(np.uint64)
+        return np.where(mine > theirs, apart, np.negative(apart))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.abs(mine.astype(np.float64) - theirs.astype(np.float64))
 
 
 def _plain(value: Any) -> Any:

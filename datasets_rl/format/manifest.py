@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ FORMAT_VERSION = 2
 _Stated = TypeVar("_Stated")
 
 
+@cache
 def converter_version() -> str:
     """Return the version of this package, which every manifest records."""
     try:

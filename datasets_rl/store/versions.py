@@ -94,14 +94,16 @@ def named_version(paths: DatasetPaths, text: str) -> Version:
     ]
     if len(found) == 1:
         return found[0]
+    if not existing:
+        raise InvalidArgumentError(
+            f"{paths.folder} has no version {text}: the folder is a single version",
+            hint="give the folder without a version",
+        )
     names = ", ".join(version.name for version in found or existing)
-    problem = (
-        f"{len(found)} versions {text}: expected one of {names}"
-        if found
-        else f"no version {text}, expected one of {names}"
-    )
+    problem = f"{len(found)} versions {text}: " if found else f"no version {text}, "
     raise InvalidArgumentError(
-        f"{paths.folder} has {problem}", hint=Remedy("{} lists the versions", Call("info", paths.folder))
+        f"{paths.folder} has {problem}expected one of {names}",
+        hint=Remedy("{} lists the versions", Call("info", paths.folder)),
     )
 
 

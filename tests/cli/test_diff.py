@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from stored_data import trajectory, write_dataset
 
 DEMO = "demo/pendulum"
 
@@ -29,6 +31,23 @@ def test_a_difference_is_summarized_shown_with_its_place_and_exits_with_1(rlds, 
     assert any(line.startswith("observation, before\t0.2529 ") for line in lines)
     assert "history" not in ran.out
     assert any(line.startswith("history\t") for line in rlds("diff", DEMO, f"{DEMO}@norm", "-v").out.splitlines())
+
+
+def test_the_command_that_shows_the_episodes_is_printed_if_episodes_differ(rlds, normalized):
+    del normalized
+    lines = rlds("diff", DEMO, f"{DEMO}@norm").out.splitlines()
+    assert lines[-2:] == ["the episodes beside each other", f"  rlds view {DEMO} {DEMO}@norm --diff"]
+    assert rlds("preprocess", DEMO, "-t", "drop_episodes:3,reason=few", "--as", "few").code == 0
+    assert "rlds view" not in rlds("diff", DEMO, f"{DEMO}@few").out
+
+
+def test_statistics_with_the_same_digits_are_not_printed(rlds, tmp_path):
+    made = [trajectory(9, seed=number) for number in range(3)]
+    folder = write_dataset(tmp_path / "a", made).folder
+    made[0].steps["action",][3, 0] = np.nextafter(made[0].steps["action",][3, 0], np.float32(9))
+    found = rlds("diff", folder, write_dataset(tmp_path / "b", made).folder)
+    assert "statistics, before and after" not in found.out
+    assert "episode 0, step 3 [0]" in found.out
 
 
 def test_json_and_quiet(rlds, normalized):

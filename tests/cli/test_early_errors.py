@@ -122,6 +122,8 @@ WRONG = [
     ["use", "demo/pendulum", "17"],
     ["verify", "demo/pendulum", "--depe"],
     ["view", "demo/pendulum", "--port", "any"],
+    ["view", "demo/pendulum", "--diff"],
+    ["view", "demo/pendulum", "--episode", "3"],
 ]
 
 

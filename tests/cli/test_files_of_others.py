@@ -137,7 +137,10 @@ COMMANDS = {
     ],
     "use": [["use", ID, "--undo"], ["use", "{theirs}", "1"], ["use", "local/linked", "--undo"]],
     "verify": [["verify", ID], ["verify", "{theirs}"]],
-    "view": [["view", ID, "--export", "{theirs}/manifest.json"]],
+    "view": [
+        ["view", ID, "--export", "{theirs}/manifest.json"],
+        ["view", ID, "{raw}", "--diff", "--export", "{theirs}/manifest.json"],
+    ],
 }
 """The ways in which each command is run that could delete or write files; {theirs} is a folder of somebody else."""
 OWN = re.compile(r"pendulum(@x)?/.*|pendulum(@x)?")

@@ -73,6 +73,7 @@ READING = [
     ["cite", "{}"],
     ["path", "{}"],
     ["view", "{}", "--export", "{out}/page.html"],
+    ["view", "{}", "{}", "--diff", "--export", "{out}/page.html"],
     ["export", "{}", "--to", "npz", "--out", "{out}/export", "--lossy"],
     ["preprocess", "{}", "-t", "reward_scaling:scale=2", "--dry-run"],
     ["remove", ID, "--dry-run"],

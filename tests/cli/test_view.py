@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 
 import httpx
 import pytest
 from stored_data import trajectory, write_dataset
+
+from datasets_rl.look.page import ViewServer
 
 
 @pytest.fixture
@@ -47,15 +50,19 @@ def test_the_address_is_printed_and_ctrl_c_ends_the_server_cleanly(view):
     assert err.startswith("Ctrl-C ends the server. From another machine, first: ssh -L ")
 
 
-def test_a_mixture_is_viewed_by_its_members_with_their_shares(rlds, stored, tmp_path):
+def test_a_mixture_is_viewed_by_its_members_with_their_shares(rlds, tmp_path):
     file = tmp_path / "report.html"
-    rlds("mix", stored, stored, "--weights", "3,1", "-o", tmp_path / "mix.toml")
+    folders = [
+        write_dataset(tmp_path / name, [trajectory(30, seed=seed)], id=f"toy/{name}").folder
+        for seed, name in enumerate("ab")
+    ]
+    rlds("mix", *folders, "--weights", "3,1", "-o", tmp_path / "mix.toml")
 
     ran = rlds("view", tmp_path / "mix.toml", "--export", file)
 
     assert ran.code == 0
     facts = exported(file)["overview"]["datasets"]
-    assert [(one["id"], one["share"]) for one in facts] == [("demo/pendulum", 0.75), ("demo/pendulum", 0.25)]
+    assert [(one["id"], one["share"]) for one in facts] == [("toy/a", 0.75), ("toy/b", 0.25)]
 
 
 @pytest.mark.usefixtures("stored")
@@ -90,29 +97,96 @@ def test_the_exported_file_has_the_findings_of_an_audit_and_their_episodes(rlds,
     assert exported(file)["overview"]["datasets"][0]["findings"] is None
 
 
+@pytest.fixture
+def normalized(rlds, stored):
+    assert rlds("preprocess", "demo/pendulum", "-t", "normalize", "--in-place").code == 0
+    return stored
+
+
+@pytest.fixture
+def panels(monkeypatch):
+    """The panels of the servers that ran: each server ends at once."""
+    shown, run = [], ViewServer.run
+
+    def run_and_end(server):
+        shown.extend(server.panels)
+        server.stop()
+        run(server)
+
+    monkeypatch.setattr(ViewServer, "run", run_and_end)
+    return shown
+
+
+@pytest.mark.usefixtures("normalized")
+def test_two_versions_are_shown_beside_each_other_from_the_first_pair_that_differs(rlds, panels):
+    ran = rlds("view", "demo/pendulum:0001", "demo/pendulum", "--diff", "--no-open", "--port", "0")
+    assert (ran.code, ran.out.strip().partition("#")[2]) == (0, "/pair/0")
+    assert [panel.name for panel in panels] == ["demo/pendulum:0001", "demo/pendulum"]
+    assert [one["name"] for one in panels[0].pairs.pair(0)["fields"] if one["first"]] == ["observation"]
+
+    same = rlds("view", "demo/pendulum", "demo/pendulum", "--diff", "--no-open", "--port", "0")
+    assert same.out.strip().partition("#")[2] == "/pairs"
+
+
+def test_raw_files_are_shown_beside_a_dataset_and_are_not_stored(rlds, home, tmp_path):
+    made = [trajectory(20 + number, seed=number) for number in range(4)]
+    folder = write_dataset(tmp_path / "a", made).folder
+    made[2].steps["action",][5, 1] = 9
+    changed = write_dataset(tmp_path / "b", made).folder
+    raw, file = tmp_path / "raw", tmp_path / "report.html"
+    assert rlds("export", changed, "--to", "hdf5", "-o", raw).code == 0
+    before = {*home.rglob("*")}
+
+    assert rlds("view", folder, raw, "--diff", "--export", file).code == 0
+    documents = exported(file)
+    assert [row["episodes"] for row in documents["pairs"]["rows"]] == [[2, 2]]
+    assert documents["pairs/2"]["first"] == 5
+    assert {*home.rglob("*")} == before
+
+    assert rlds("view", folder, raw, "--diff", "--episode", "3", "--export", file, "--force").code == 0
+    assert {"pairs/2", "pairs/3"} < exported(file).keys()
+
+
 @pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--diff"], "1 dataset is given why: expected 2 with --diff"),
+        (["demo/pendulum", "demo/pendulum", "--diff"], "3 datasets are given why: expected 2 with --diff"),
+        (["demo/pendulum", "--episode", "3"], "--episode is given without --diff"),
+        (
+            ["demo/pendulum", "--diff", "--episode", "75"],
+            "demo/pendulum has no episode 75 why: expected 0 to 74",
+        ),
+    ],
+)
+def test_wrong_usage_of_a_comparison_is_explained(rlds, words, message):
+    ran = rlds("view", "demo/pendulum", *words, "--no-open")
+    assert ran.code == 2
+    assert message in " ".join(ran.err.split())
+
+
 def test_an_existing_file_is_overwritten_only_on_request(rlds, tmp_path):
-    file = tmp_path / "report.html"
+    folder, file = write_dataset(tmp_path / "a", [trajectory(5)]).folder, tmp_path / "report.html"
     file.write_text("mine")
 
-    refused = rlds("view", "demo/pendulum", "--export", file)
+    refused = rlds("view", folder, "--export", file)
 
     assert (refused.code, file.read_text()) == (2, "mine")
     assert "add --force to overwrite it" in refused.err
-    assert rlds("view", "demo/pendulum", "--export", file, "--force").code == 0
+    assert rlds("view", folder, "--export", file, "--force").code == 0
     written = file.read_bytes()
-    again = rlds("view", "demo/pendulum", "--export", file)
+    again = rlds("view", folder, "--export", file)
     assert (again.code, file.read_bytes() == written) == (0, True)
-    assert rlds("view", "demo/pendulum", "--export", tmp_path).code == 2
-    assert rlds("view", "demo/pendulum", "--export", tmp_path / "no" / "r.html").code == 1
+    assert rlds("view", folder, "--export", tmp_path).code == 2
+    assert rlds("view", folder, "--export", tmp_path / "no" / "r.html").code == 1
 
 
 @pytest.mark.usefixtures("stored")
-def test_a_port_in_use_is_wrong_usage_and_says_what_to_do(rlds, view):
-    _, url = view("demo/pendulum", "--no-open")
-    port = httpx.URL(url).port
-
-    ran = rlds("view", "demo/pendulum", "--port", port, "--no-open")
+def test_a_port_in_use_is_wrong_usage_and_says_what_to_do(rlds):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        ran = rlds("view", "demo/pendulum", "--port", port, "--no-open")
 
     assert (ran.code, ran.out) == (2, "")
     assert f"the port {port} cannot be used" in ran.err

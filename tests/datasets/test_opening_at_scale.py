@@ -59,13 +59,13 @@ print(peak() - memory, after, before)
 
 CASES = [
     ("load", 100),
-    pytest.param("epoch", 250, marks=pytest.mark.slow),
+    ("epoch", 250),
     ("sequences", 350),
-    pytest.param("slices", 250, marks=pytest.mark.slow),
-    pytest.param("priorities", 250, marks=pytest.mark.slow),
-    pytest.param("slices by priority", 350, marks=pytest.mark.slow),
-    pytest.param("without unknown finals", 350, marks=pytest.mark.slow),
-    pytest.param("selected episodes", 350, marks=pytest.mark.slow),
+    ("slices", 250),
+    ("priorities", 250),
+    ("slices by priority", 350),
+    ("without unknown finals", 350),
+    ("selected episodes", 350),
 ]
 
 
@@ -80,6 +80,7 @@ def folders(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("kind", "megabytes"), CASES)
 def test_a_billion_steps_open_without_memory_and_time_for_each(folders, kind, megabytes):

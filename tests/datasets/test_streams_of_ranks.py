@@ -164,7 +164,7 @@ def test_a_pickled_stream_continues_where_it_is_in_a_folder_of_its_own(ranks):
     copied.close()
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", [{}, {"slice_len": 50}])
 def test_workers_that_are_spawned_share_the_episodes_of_a_rank(tmp_path, monkeypatch, slices):
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))

@@ -15,7 +15,8 @@ from stored_data import FLAGS, Trajectory, Whole, columns, trajectory, write_dat
 from view_data import image_files
 
 from datasets_rl import Recipe, Settings, diff, download, preprocess
-from datasets_rl.errors import InvalidArgumentError, NotADatasetError
+from datasets_rl.differences import Place
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, NotADatasetError
 from datasets_rl.format.schema import Column
 from datasets_rl.ted.episode import EncodedImages, Episode, TextStates
 
@@ -63,7 +64,7 @@ def test_one_other_value_is_found_with_its_place(tmp_path, before, key, step, el
     found = diff(before, write_dataset(tmp_path / "after", episodes).folder)
     one = field_of(found, ".".join(key))
     assert not found.equal
-    assert (one.steps, one.values, one.episodes) == (1, 1, 1)
+    assert (one.steps, one.values, one.episodes) == (1, 1, (3,))
     assert one.first is not None
     assert (one.first.episodes, one.first.step, one.first.element) == ((3, 3), step, (element,))
     assert (one.first.before, one.first.after) == (former, 7.5)
@@ -86,7 +87,7 @@ def test_the_order_of_the_episodes_is_a_difference_and_hides_no_equal_episode(tm
     )
     assert found.pairs == ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4), (5, 5), (6, 7), (7, 6))
     assert (found.moved, found.equal) == (2, False)
-    assert [one.name for one in found.different_fields] == ["episode table: source"]
+    assert not found.different_fields
 
 
 def test_episodes_of_one_dataset_alone_are_named(tmp_path, before):
@@ -118,9 +119,96 @@ def test_other_names_dtypes_and_forms_are_differences_of_the_schema_alone(tmp_pa
     assert field_of(found, "observation").other_name == "state"
     assert not found.different_fields
     assert [str(one) for one in found.changes if one.name.startswith("schema")] == [
-        "schema: next.reward: float32 [1], not after the last action -> float64 [1], not after the last action"
+        "schema: observation -> state: float32 [3] -> float64 [3]",
+        "schema: next.reward: float32 [1], not after the last action -> float64 [1], not after the last action",
     ]
     assert not found.equal
+
+
+def test_a_field_that_is_only_renamed_is_no_change_of_the_description(tmp_path, before):
+    renamed = [replace(one, states={("state",): one.states[("observation",)]}) for one in EPISODES]
+    schema = [Column(("state",), np.dtype(np.float32), (3,), shared=True), *columns()[1:]]
+    found = diff(before, write_dataset(tmp_path / "after", renamed, schema).folder)
+    assert not found.changes
+    assert found.summary == "different: 8 episodes in both, with equal values, 1 field renamed"
+    assert field_of(found, "observation").other_name == "state"
+
+
+def test_a_renamed_field_with_other_values_in_some_episodes_is_compared(tmp_path, before):
+    renamed = [replace(one, states={("state",): one.states[("observation",)].copy()}) for one in EPISODES]
+    for number in range(1, 8):
+        renamed[number].states[("state",)][number, 1] = 5
+    schema = [Column(("state",), np.dtype(np.float32), (3,), shared=True), *columns()[1:]]
+    one = field_of(diff(before, write_dataset(tmp_path / "after", renamed, schema).folder), "observation")
+    assert (one.other_name, one.values, one.episodes) == ("state", 7, (1, 2, 3, 4, 5, 6, 7))
+
+
+def test_a_field_of_another_size_is_named_in_the_summary_and_not_compared(tmp_path, before):
+    wide = [
+        replace(one, states={("observation",): np.repeat(one.states[("observation",)], 2, axis=1)}) for one in EPISODES
+    ]
+    schema = [Column(("observation",), np.dtype(np.float32), (6,), shared=True), *columns()[1:]]
+    found = diff(before, write_dataset(tmp_path / "after", wide, schema).folder)
+    assert found.uncompared == ("observation",)
+    assert "observation" not in {one.name for one in found.fields}
+    assert found.summary.startswith("different: 8 episodes in both, with equal values, observation not compared, ")
+
+
+def test_long_texts_of_the_description_differ_also_after_the_part_that_is_shown(tmp_path):
+    folders = [
+        write_dataset(tmp_path / name, EPISODES, metadata={"notes": "x" * 300 + name}).folder
+        for name in ("same", "also")
+    ]
+    (change,) = diff(*folders).changes
+    assert change.name == "metadata: notes"
+    assert (change.before[-4:], change.after[-4:]) == ("same", "also")
+    assert max(len(change.before), len(change.after)) < 130
+
+
+def test_the_order_of_the_keys_of_a_description_is_no_difference(tmp_path):
+    specs = [{"low": 0, "high": 1}, {"high": 1, "low": 0}]
+    folders = [
+        write_dataset(tmp_path / str(number), EPISODES, metadata={"space": one}).folder
+        for number, one in enumerate(specs)
+    ]
+    assert diff(*folders).equal
+
+
+@pytest.mark.parametrize(
+    ("value", "texts", "greatest"),
+    [
+        (np.nextafter(np.float32(1.5), np.float32(2)), ("1.5", "1.50000012"), pytest.approx(2**-23)),
+        (np.float32(np.nan), ("1.5", "nan"), None),
+        (np.float32(-np.inf), ("1.5", "-inf"), None),
+    ],
+)
+def test_the_digits_of_two_values_show_that_they_differ(tmp_path, value, texts, greatest):
+    folders = [
+        write_dataset(tmp_path / str(number), [changed(EPISODES[0], ("action",), 3, 1, one)]).folder
+        for number, one in enumerate((np.float32(1.5), value))
+    ]
+    one = field_of(diff(*folders), "action")
+    assert one.first is not None
+    assert (one.first.texts, one.greatest) == (texts, greatest)
+
+
+def test_the_distance_of_integers_that_float64_does_not_have_is_exact(tmp_path):
+    key = ("info", "seed")
+    column = Column(key, np.dtype(np.int64), (1,))
+    folders = []
+    for number, seed in enumerate((-(2**62), -(2**62) + 3)):
+        seeds = np.arange(20)[:, None] * 2**40
+        seeds[7] = seed
+        one = replace(EPISODES[0], steps={**EPISODES[0].steps, key: seeds})
+        folders.append(write_dataset(tmp_path / str(number), [one], columns(column)).folder)
+    assert [field_of(diff(*both), "info.seed").greatest for both in (folders, folders[::-1])] == [3, 3]
+
+
+def test_a_long_text_is_shown_from_where_it_differs():
+    place = Place(
+        (0, 0), 0, (), f"{'open ' * 50}the drawer", f"{'open ' * 50}the <door> of the cupboard in the kitchen"
+    )
+    assert place.texts == ("'... open the drawer'", "'... open the <door> of the cupboard in the ...'")
 
 
 @pytest.mark.parametrize("forms", [("raw", "encoded"), ("encoded", "encoded"), ("encoded", "raw")])
@@ -168,7 +256,7 @@ def test_texts_are_compared_as_texts(tmp_path):
     folder = stored("a", words)
     assert diff(folder, stored("b", words)).equal
     one = field_of(diff(folder, stored("c", ["lift", *words[1:]])), "instruction")
-    assert (one.steps, one.episodes) == (20, 1)
+    assert (one.steps, one.episodes) == (20, (0,))
     assert one.first is not None
     assert (one.first.before, one.first.after) == ("push", "lift")
     assert one.greatest is None
@@ -216,8 +304,22 @@ def test_versions_are_compared_by_their_numbers_and_names(home):
         assert len(found.pairs) == 75
         assert set(found.statistics) == {"observation"}
     assert diff("demo/pendulum:0002", "demo/pendulum", settings=home).equal
+    assert diff("demo/pendulum:0001", "demo/pendulum:0001", settings=home).equal
     with pytest.raises(InvalidArgumentError, match="has no version 7, expected one of 0001-"):
         diff("demo/pendulum:7", "demo/pendulum", settings=home)
+
+
+def test_a_folder_without_versions_has_no_version_of_a_number(before):
+    with pytest.raises(InvalidArgumentError, match="has no version 1: the folder is a single version"):
+        diff(f"{before}:1", before)
+
+
+def test_a_damaged_dataset_is_an_error_and_no_difference(tmp_path, before):
+    other = write_dataset(tmp_path / "b", EPISODES).folder
+    with (other / "rows.npy").open("r+b") as file:
+        file.truncate(6_000)
+    with pytest.raises(IntegrityError, match=r"rows\.npy"):
+        diff(before, other)
 
 
 def test_raw_files_are_compared_without_being_stored(tmp_path, home):
@@ -242,7 +344,23 @@ def test_the_difference_is_plain_data(tmp_path, before):
     episodes = [changed(EPISODES[0], ("action",), 5, 1, 7.5), *EPISODES[1:]]
     document = json.loads(json.dumps(diff(before, write_dataset(tmp_path / "after", episodes).folder).to_json()))
     assert document["equal"] is False
-    assert [one["name"] for one in document["fields"] if one["first"]] == ["action"]
+    (action,) = (one for one in document["fields"] if one["first"])
+    assert (action["name"], action["episodes"], action["first"]["after"]) == ("action", [0], 7.5)
+
+
+def test_values_that_json_does_not_have_are_texts(tmp_path):
+    folders = [
+        write_dataset(tmp_path / str(number), [changed(EPISODES[0], ("action",), 3, 1, value)]).folder
+        for number, value in enumerate((np.nan, -np.inf))
+    ]
+    document = json.loads(json.dumps(diff(*folders).to_json(), allow_nan=False))
+    (first,) = (one["first"] for one in document["fields"] if one["first"])
+    assert (first["before"], first["after"]) == ("nan", "-inf")
+
+
+@pytest.fixture(scope="module")
+def six_episodes(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("six") / "a", EPISODES[:6], id="toy/a").folder
 
 
 @given(
@@ -251,10 +369,9 @@ def test_the_difference_is_plain_data(tmp_path, before):
     touched=st.sets(st.integers(0, 5)),
 )
 @hypothesis_settings(max_examples=15)
-def test_any_selection_order_and_change_is_told_apart(tmp_path_factory, order, kept, touched):
+def test_any_selection_order_and_change_is_told_apart(tmp_path_factory, six_episodes, order, kept, touched):
     """The plain model: which episodes stay, in which order, and of which episodes an action was changed."""
     folder = tmp_path_factory.mktemp("diff")
-    before = write_dataset(folder / "a", EPISODES[:6], id="toy/a").folder
     chosen = [number for number in order if number in kept]
     after = write_dataset(
         folder / "b",
@@ -262,7 +379,7 @@ def test_any_selection_order_and_change_is_told_apart(tmp_path_factory, order, k
         id="toy/b",
     ).folder
 
-    found = diff(before, after)
+    found = diff(six_episodes, after)
     assert dict(found.pairs) == {number: chosen.index(number) for number in sorted(kept)}
     assert set(found.only_before) == {*range(6)} - kept
     assert not found.only_after

@@ -156,6 +156,7 @@ def test_the_installed_package_is_imported(installed, tmp_path):
     assert str(ROOT) not in out
 
 
+@pytest.mark.slow
 def test_the_installed_command_downloads_a_dataset(installed, tmp_path):
     version = run(installed, "rlds", "--version", home=tmp_path)
     listed = run(installed, "rlds", "list", "demo/", "-q", home=tmp_path)

@@ -65,6 +65,7 @@ def wanted(folder, tmp_path_factory):
     return files(preprocess(folder, changed(), out=tmp_path_factory.mktemp("here") / "out", num_parts=PARTS))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_node")
 def test_a_cluster_makes_the_same_bytes_as_this_process(folder, tmp_path, wanted):
     made = preprocess(folder, changed(), out=tmp_path / "out", num_parts=PARTS, engine=RayEngine())
@@ -123,7 +124,7 @@ def whole(folder):
     return files(folder), json.loads((version_folder(folder) / "manifest.json").read_text())
 
 
-@pytest.mark.first(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_node")
 @pytest.mark.parametrize("selection", [{}, {"keys": ("observation",)}, {"episodes": "3:15:2"}], ids=str)
 def test_a_cluster_converts_to_the_same_bytes_as_this_process(get, selection):

@@ -55,12 +55,9 @@ DOWNLOADED = {
 """Layouts that a source of public datasets reads, by the names of the arrays."""
 SUBJECTS |= DOWNLOADED
 FIRST = {
-    ALL_MARKS,
     "flat arrays with next observations",
-    "stable-baselines' expert file",
     "observations [E, T + 1, ...], padded, with lengths",
     "an npz file for each episode, with the last observation",
-    "d3rlpy's buffer",
     "CSV with a column for each element",
     "JSON lines",
     "a pickle of CS285's paths",

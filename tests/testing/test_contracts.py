@@ -77,6 +77,7 @@ def failures(tmp_path_factory):
 
 
 @pytest.mark.timeout(600)  # a process of its own imports everything
+@pytest.mark.slow
 def test_the_examples_of_the_page_pass_in_another_package(tmp_path):
     (tmp_path / "test_lights.py").write_text("\n\n".join(EXAMPLES), encoding="utf-8")
 

@@ -179,7 +179,7 @@ def check(batch, models, *, count, clip=False):
 episodes = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["terminated", "truncated"])), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(episodes, st.integers(1, 4), st.integers(1, 14), st.integers(1, 6), st.booleans(), st.booleans())
 def test_single_steps_of_a_ring(runs, count, size, piece, clip, open_end):
     """Ring buffers with any overwritten steps and any batch sizes of the writes."""

@@ -275,6 +275,7 @@ def builds_in(folder):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="SIGKILL")
+@pytest.mark.first(1)
 @pytest.mark.parametrize("then", ["verify", "prune"])
 def test_a_killed_verification_leaves_a_build_that_the_next_one_or_a_prune_deletes(converted, tmp_path, then):
     home = shutil.copytree(converted.parents[1], tmp_path / "home")

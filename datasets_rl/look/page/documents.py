@@ -7,6 +7,8 @@ histogram?field=action&start=0             distributions of a field, or of a col
 0/episodes/7?sort=...                      episode 7, and the previous and next episode in the sorted list
 0/episodes/7/curves?field=action&start=0
 0/episodes/7/rows?start=64
+pairs?offset=50&whole=1                    the difference of datasets 0 and 1, and their pairs of episodes
+pairs/3                                    what differs in pair 3
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 
 from datasets_rl.errors import InvalidArgumentError, UnknownKeyError
 from datasets_rl.look.page.distributions import histogram
+from datasets_rl.look.page.pairs import Pairs
 from datasets_rl.look.page.panel import ELEMENTS, Panel
 
 Query = Mapping[str, str]
@@ -63,7 +66,11 @@ def frame_bytes(panels: Sequence[Panel], path: str) -> bytes | None:
 def _overview(panels: Sequence[Panel], _: Sequence[int], __: Query) -> dict[str, Any]:
     fields = dict.fromkeys(name for panel in panels for name in panel.curve_fields())
     texts = [] if len(panels) > 1 else [field.name for field in panels[0].stored.schema if field.text]
-    return {"datasets": [panel.facts() for panel in panels], "fields": [*fields, *texts]}
+    return {
+        "datasets": [panel.facts() for panel in panels],
+        "fields": [*fields, *texts],
+        "paired": panels[0].pairs is not None,
+    }
 
 
 def _histogram(panels: Sequence[Panel], _: Sequence[int], query: Query) -> dict[str, Any]:
@@ -119,6 +126,20 @@ def _rows(panels: Sequence[Panel], numbers: Sequence[int], query: Query) -> dict
     return _panel(panels, numbers[0]).rows(numbers[1], _integer("start", query.get("start", "0")))
 
 
+def _pair_list(panels: Sequence[Panel], _: Sequence[int], query: Query) -> dict[str, Any]:
+    return _pairs(panels).page(_integer("offset", query.get("offset", "0")), whole=query.get("whole", "") == "1")
+
+
+def _pair(panels: Sequence[Panel], numbers: Sequence[int], _: Query) -> dict[str, Any]:
+    return _pairs(panels).pair(numbers[0])
+
+
+def _pairs(panels: Sequence[Panel]) -> Pairs:
+    if panels[0].pairs is None:
+        raise InvalidArgumentError("the datasets of this page were not compared")
+    return panels[0].pairs
+
+
 def _panel(panels: Sequence[Panel], number: int) -> Panel:
     if number >= len(panels):
         raise InvalidArgumentError(f"dataset {number} does not exist, expected 0 to {len(panels) - 1}")
@@ -145,4 +166,6 @@ _ADDRESSES: Sequence[tuple[str, Callable[[Sequence[Panel], Sequence[int], Query]
     (f"{_NUMBER}/episodes/{_NUMBER}", _episode),
     (f"{_NUMBER}/episodes/{_NUMBER}/curves", _curves),
     (f"{_NUMBER}/episodes/{_NUMBER}/rows", _rows),
+    ("pairs", _pair_list),
+    (f"pairs/{_NUMBER}", _pair),
 )

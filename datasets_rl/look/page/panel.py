@@ -19,6 +19,7 @@ from datasets_rl.look.page import images
 from datasets_rl.look.page.curves import envelope, stride_of, tidy
 from datasets_rl.look.page.distributions import sample_ranges
 from datasets_rl.look.page.episodes import order
+from datasets_rl.look.page.pairs import Pairs
 from datasets_rl.ted.keys import EPISODE, NEXT, NEXT_TERMINATED, OBSERVATION, as_key, dotted_name
 
 PAGE_EPISODES = 50
@@ -49,6 +50,7 @@ class Panel:
         name: The id that the page shows, by default the id in the manifest.
         share: The share of the dataset in the batches of a mixture, or None if the dataset is not a member of a mixture.
         findings: What an audit found, as `Finding.to_json` returns it, or None without an audit.
+        pairs: The pairs of episodes with the next dataset on the page, or None if the two were not compared.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class Panel:
         name: str = "",
         share: float | None = None,
         findings: Sequence[Mapping[str, Any]] | None = None,
+        pairs: Pairs | None = None,
     ) -> None:
         self.stored = stored
         self.findings = findings
+        self.pairs = pairs
         self.name = name or stored.manifest.id
         self.share = share
         # Few rows of a large file are read. Some systems would read megabytes around each row.

@@ -5,44 +5,49 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from datasets_rl.look.page.documents import answer
 from datasets_rl.look.page.images import media_type
-from datasets_rl.look.page.panel import PAGE_STEPS, Panel
+from datasets_rl.look.page.panel import ELEMENTS, PAGE_STEPS, Panel
 from datasets_rl.look.page.server import asset
 
 _EACH = 3
 """Number of episodes with the greatest, middle and least returns, each."""
 _QUESTIONED = 12
 """Maximum number of episodes in which an audit found something."""
+_PAIRS = 12
+"""Maximum number of pairs of episodes that differ."""
 _MAX_STEPS = 1_024
 """Maximum number of rows of an episode in the report."""
 _FRAMES = 24
 _FRAME_SIDE = 128
 
 
-def report_page(panels: Sequence[Panel]) -> bytes:
+def report_page(panels: Sequence[Panel], *, pair: int | None = None) -> bytes:
     """Return the page as an HTML file. The same datasets give the same bytes.
 
     The page has the distributions, and from each dataset up to nine episodes with the greatest, the middle and the least
-    returns, and episodes in which an audit found something. An episode has curves, the first 1,024 rows and up to 24 images of each field, at most 128 pixels wide and
-    high.
+    returns, and episodes in which an audit found something. Of two compared datasets, the page has the first 12 pairs of episodes that
+    differ. An episode has curves, the first 1,024 rows and up to 24 images of each field, at most 128 pixels wide and high.
 
     Args:
         panels: The datasets.
+        pair: A pair of two compared datasets that the page also has.
     """
     documents: dict[str, Any] = {}
     frames: dict[str, str] = {}
     _add(documents, panels, "overview")
     for name in _histogram_fields(panels, documents["overview"]["fields"]):
         _add(documents, panels, "histogram", field=name, start=0)
+    paired = _add_pairs(documents, panels, pair)
     for number, panel in enumerate(panels):
         _add(documents, panels, f"{number}/ends")
-        chosen = _chosen_episodes(panel)
+        beside = {one["episodes"][number]: one for one in paired} if number < 2 else {}
+        chosen = _chosen_episodes(panel, beside)
         documents[f"{number}/episodes"] = {
             "total": len(panel.stored.episodes),
             "matching": len(chosen),
@@ -53,8 +58,43 @@ def report_page(panels: Sequence[Panel]) -> bytes:
             _add_episode(documents, panels, number, episode)
             near = [chosen[index] if 0 <= index < len(chosen) else None for index in (place - 1, place + 1)]
             documents[f"{number}/episodes/{episode}"].update(previous=near[0], next=near[1])
-            frames.update(_frames(panel, number, episode))
+            frames.update(_frames(panel, number, episode, _steps_of_pair(beside.get(episode))))
     return _html({"documents": documents, "frames": frames}).encode()
+
+
+def _add_pairs(documents: dict[str, Any], panels: Sequence[Panel], pair: int | None) -> list[dict[str, Any]]:
+    """Add the pairs of two compared datasets, with the curves of the elements that differ first, and return the pairs."""
+    pairs = panels[0].pairs
+    if pairs is None:
+        return []
+    chosen = sorted({*pairs.different[:_PAIRS].tolist(), *([] if pair is None else [pair])})
+    near = {
+        one: (previous, after)
+        for previous, one, after in zip([None, *chosen], chosen, [*chosen[1:], None], strict=False)
+    }
+    documents["pairs"] = {**pairs.page(0, whole=False), "rows": [pairs.row(one) for one in chosen]}
+    for one in chosen:
+        document = {**pairs.pair(one), "previous": near[one][0], "next": near[one][1]}
+        documents[f"pairs/{one}"] = document
+        for field in document["fields"]:
+            start = 0 if field["first"] is None else field["first"]["flat"] // ELEMENTS * ELEMENTS
+            sides = zip(panels, document["episodes"], (field["name"], field["other"]), strict=False)
+            for number, (panel, episode, name) in enumerate(sides):
+                if start and name in panel.curve_fields():
+                    _add(documents, panels, f"{number}/episodes/{episode}/curves", field=name, start=start)
+    return [documents[f"pairs/{one}"] for one in chosen]
+
+
+def _steps_of_pair(pair: dict[str, Any] | None) -> list[int]:
+    """Return the steps of which both episodes of a pair have images: the first differences, and steps across the shorter one."""
+    if pair is None:
+        return []
+    firsts = [one["first"]["step"] for one in pair["fields"] if one["first"]]
+    return [*firsts, *_across(min(pair["lengths"]))]
+
+
+def _across(last: int) -> list[int]:
+    return np.unique(np.linspace(0, last, min(_FRAMES, last + 1)).astype(int)).tolist()  # type: ignore[no-any-return]
 
 
 def _histogram_fields(panels: Sequence[Panel], fields: Sequence[str]) -> list[str]:
@@ -68,8 +108,8 @@ def _add(documents: dict[str, Any], panels: Sequence[Panel], path: str, **query:
     documents[address] = answer(panels, path, texts)
 
 
-def _chosen_episodes(panel: Panel) -> list[int]:
-    """Return episodes with the greatest, the middle and the least returns, and of findings, by descending return."""
+def _chosen_episodes(panel: Panel, paired: Collection[int]) -> list[int]:
+    """Return paired episodes, and those with the greatest, middle and least returns, and of findings, by descending return."""
     returns = np.nan_to_num(panel.columns["return"], nan=-np.inf)
     falling = np.argsort(-returns, kind="stable")
     if len(falling) <= 3 * _EACH:
@@ -78,7 +118,7 @@ def _chosen_episodes(panel: Panel) -> list[int]:
     usual = {int(number) for part in (0, middle, len(falling) - _EACH) for number in falling[part : part + _EACH]}
     found = panel.facts()["findings"]
     beside = [] if found is None or found["usual"] is None else [found["usual"]]
-    chosen = usual | {*panel.questioned()[:_QUESTIONED], *beside}
+    chosen = usual | {*panel.questioned()[:_QUESTIONED], *beside, *paired}
     return [int(number) for number in falling if int(number) in chosen]
 
 
@@ -92,14 +132,14 @@ def _add_episode(documents: dict[str, Any], panels: Sequence[Panel], number: int
         _add(documents, panels, f"{path}/rows", start=start)
 
 
-def _frames(panel: Panel, number: int, episode: int) -> Iterator[tuple[str, str]]:
-    """Yield the address of each image, and the image as a data URL."""
+def _frames(panel: Panel, number: int, episode: int, steps: Collection[int]) -> Iterator[tuple[str, str]]:
+    """Yield the address of each image, and the image as a data URL: of steps across the episode, and of given steps."""
     length = int(panel.stored.episodes.lengths[episode])
     for name in panel.image_fields():
         field = next(field for field in panel.stored.schema if field.name == name)
         known = field.shared and panel.has_final(name, episode)
         last = length if known else length - 1
-        for step in np.unique(np.linspace(0, last, min(_FRAMES, last + 1)).astype(int)).tolist():
+        for step in sorted({*_across(last), *(step for step in steps if 0 <= step <= last)}):
             image = panel.frame(episode, step, name, max_side=_FRAME_SIDE)
             encoded = base64.b64encode(image).decode()
             yield f"{number}/{episode}/{step}/{name}", f"data:{media_type(image)};base64,{encoded}"

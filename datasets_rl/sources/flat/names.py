@@ -224,14 +224,15 @@ def overlap(left: Key, right: Key) -> bool:
 
 def _matches(parts: Mapping[str, Key], table: Mapping[Key, tuple[str, ...]]) -> Iterator[tuple[str, Key]]:
     """Yield the arrays of each key of a table, and the key with the names below the name of the table."""
-    lower = {array: tuple(map(str.lower, names)) for array, names in parts.items()}
+    below: dict[str, list[str]] = {}
+    for array, names in parts.items():
+        lower = [name.lower() for name in names]
+        for depth in range(1, len(lower) + 1):
+            below.setdefault("/".join(lower[:depth]), []).append(array)
     for key, usual_names in table.items():
-        for usual_name in usual_names:
-            root = tuple(usual_name.split("/"))
-            found = [array for array, names in lower.items() if names[: len(root)] == root]
-            if found:
-                yield from ((array, (*key, *parts[array][len(root) :])) for array in _unlike(found))
-                break
+        if found := next((name for name in usual_names if name in below), None):
+            depth = found.count("/") + 1
+            yield from ((array, (*key, *parts[array][depth:])) for array in _unlike(below[found]))
 
 
 def _without_common_group(parts: dict[str, Key]) -> dict[str, Key]:

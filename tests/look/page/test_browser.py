@@ -12,21 +12,29 @@ import pytest
 import view_data
 from chromium import browser, needs_chromium
 
-from datasets_rl.look.page import Panel, ViewServer, report_page
+from datasets_rl.differences import compare
+from datasets_rl.look.page import Pairs, Panel, ViewServer, report_page
 
 pytestmark = needs_chromium
 
 
+class OnDemand(dict):
+    """Values that are made when they are first asked for."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name):
+        self[name] = self._make(name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
+    """A dataset by the name of its kind, which is written when a test first asks for the dataset."""
     folder = tmp_path_factory.mktemp("viewed")
-    return {
-        "states": view_data.state_dataset(folder / "states"),
-        "images": view_data.image_dataset(folder / "images"),
-        "mixed": view_data.mixed_dataset(folder / "mixed"),
-        "robot": view_data.robot_dataset(folder / "robot"),
-        "cameras": view_data.cameras_dataset(folder / "cameras"),
-    }
+    return OnDemand(lambda kind: getattr(view_data, f"{kind}_dataset")(folder / kind))
 
 
 @contextmanager
@@ -44,9 +52,9 @@ def served(*datasets, **options):
 @pytest.fixture(scope="module")
 def urls(stored):
     """The address of a page for each dataset, and of one for two."""
+    datasets = {"two": ["state", "mixed"]}
     with ExitStack() as stack:
-        found = {name: stack.enter_context(served(one)) for name, one in stored.items()}
-        yield {**found, "two": stack.enter_context(served(stored["states"], stored["mixed"]))}
+        yield OnDemand(lambda name: stack.enter_context(served(*(stored[kind] for kind in datasets.get(name, [name])))))
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +137,7 @@ def numbers(text):
 
 
 def test_the_overview_shows_counts_and_distributions(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(
         "return document.querySelectorAll('.charts svg').length === 8"
     )  # two of episodes, three more, observation
@@ -142,9 +150,9 @@ def test_the_overview_shows_counts_and_distributions(page, urls):
 
 
 def test_the_list_is_sorted_and_filtered_and_leads_to_episodes(page, urls, stored):
-    returns = stored["states"].episodes["return"]
+    returns = stored["state"].episodes["return"]
     numbers_of_list = "return [...document.querySelectorAll('#list a.open')].map((one) => Number(one.innerText))"
-    page.open(urls["states"] + "#/episodes/0")
+    page.open(urls["state"] + "#/episodes/0")
     page.run("[...document.querySelectorAll('#list th button')].find((one) => one.innerText === 'return').click()")
     page.wait("return document.querySelector('#list th[aria-sort=descending]')?.innerText.startsWith('return')")
     assert page.run(numbers_of_list) == np.argsort(-returns).tolist()
@@ -161,7 +169,7 @@ def test_the_list_is_sorted_and_filtered_and_leads_to_episodes(page, urls, store
 
 @pytest.mark.slow
 def test_a_filter_with_a_mistake_is_explained_on_the_page(page, urls):
-    page.open(urls["states"] + "#/episodes/0?where=retrun+%3E+5")
+    page.open(urls["state"] + "#/episodes/0?where=retrun+%3E+5")
     page.has_text("retrun")
     page.driver.get_log("browser")  # the browser reports the answer 400
 
@@ -169,8 +177,8 @@ def test_a_filter_with_a_mistake_is_explained_on_the_page(page, urls):
 
 
 def test_keys_move_the_cursor_and_the_row_shows_the_true_final_observation(page, urls, stored):
-    dataset = stored["states"]
-    page.open(urls["states"] + "#/episode/0/1")
+    dataset = stored["state"]
+    page.open(urls["state"] + "#/episode/0/1")
     page.press("\ue014", "\ue014")  # right, right
     page.has_text("Row 7")
     assert numbers(page.cells("observation")[0]) == pytest.approx(
@@ -189,7 +197,7 @@ def test_keys_move_the_cursor_and_the_row_shows_the_true_final_observation(page,
 
 @pytest.mark.slow
 def test_the_list_of_keys_opens_and_closes(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.press("?")
     page.has_text("play or pause", "dialog[open]")
     page.click("dialog button")
@@ -197,7 +205,7 @@ def test_the_list_of_keys_opens_and_closes(page, urls):
 
 
 def test_images_follow_the_cursor_and_play(page, urls):
-    page.open(urls["images"] + "#/episode/0/1?t=4")
+    page.open(urls["image"] + "#/episode/0/1?t=4")
     assert page.corner(4)[0] == 1
     page.press("\ue012")  # left
     assert page.corner(3)[0] == 1
@@ -224,8 +232,7 @@ PLAYED = """
 def test_all_cameras_play_side_by_side_with_the_actions_under_them(page, urls):
     page.open(urls["cameras"] + "#/episode/0/1?t=3")
     page.wait(PLAYED.replace("return [", "const shown = [") + "; return shown.every((step) => step === 3)")
-    boxes = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().toJSON())"
-    frames, curves = page.run(boxes, "figure"), page.run(boxes, ".look > .curves .chart")
+    frames, curves = page.run(BOXES, "figure"), page.run(BOXES, ".look > .curves .chart")
 
     assert len(frames) == len(view_data.CAMERAS)
     assert len({frame["top"] for frame in frames}) == 1
@@ -270,12 +277,13 @@ def test_two_datasets_are_compared_and_share_the_cursor(page, urls):
     )
 
 
+BOXES = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().toJSON())"
 LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3').innerText === 'length')"
 
 
 @pytest.mark.slow
 def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
-    start = int(stored["images"].episodes.starts[1])
+    start = int(stored["image"].episodes.starts[1])
     finding = {
         "level": "strong",
         "check": "frozen_frames",
@@ -285,7 +293,7 @@ def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
         "remedy": "-t drop_episodes:1",
     }
     whole = {**finding, "episodes": [], "rows": [], "remedy": "look at it"}
-    with served(stored["images"], findings=[finding, whole]) as url:
+    with served(stored["image"], findings=[finding, whole]) as url:
         page.open(url)
         text = page.text()
         assert "Findings of the audit" in text
@@ -299,7 +307,7 @@ def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
 
 def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
     """The lengths are 5, 12 and 30: the second bar is 7 / 25 of the way from the first to the last."""
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('rect[fill]').length === 3")
     first, second, last = page.run(
         f"return [...{LENGTHS}.querySelectorAll('rect[fill]')].map((one) => one.x.baseVal.value + one.width.baseVal.value / 2)"
@@ -311,7 +319,7 @@ def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
 
 
 def test_a_click_on_a_bar_filters_the_episodes_and_the_filter_is_cleared(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
     bars = page.driver.find_elements("css selector", "a.bar-link[aria-label^='length']")
     bars[1].click()
@@ -345,7 +353,7 @@ def test_every_bar_of_returns_leads_to_the_episodes_that_it_counts(page, tmp_pat
 
 @pytest.mark.slow
 def test_the_keyboard_reaches_the_bars(page, urls):
-    page.open(urls["states"])
+    page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('a').length === 3")
     page.run(f"{LENGTHS}.querySelector('a[tabindex=\"0\"]').focus()")
     page.press("\ue014", "\ue014")  # right, right
@@ -357,7 +365,7 @@ def test_the_keyboard_reaches_the_bars(page, urls):
 
 @pytest.mark.slow
 def test_the_overview_of_images_shows_the_first_image_of_episodes(page, urls):
-    page.open(urls["images"])
+    page.open(urls["image"])
     page.wait(
         "return [...document.querySelectorAll('.strip img')].every((one) => one.complete && one.naturalWidth === 64)"
     )
@@ -424,7 +432,7 @@ def test_the_whole_row_fits_a_phone(page, urls):
 @pytest.mark.slow
 @pytest.mark.usefixtures("narrow")
 def test_the_page_fits_a_phone(page, urls):
-    for name, place in (("states", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/"), ("robot", "#/")):
+    for name, place in (("state", "#/episodes/0"), ("mixed", "#/episode/0/1"), ("two", "#/"), ("robot", "#/")):
         page.open(urls[name] + place)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth"), (name, place)
 
@@ -436,7 +444,7 @@ def test_the_page_is_dark_where_the_reader_prefers_it_and_can_be_switched(page, 
     )
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    page.open(urls["states"])
+    page.open(urls["state"])
     assert page.run(brightness) < 60
 
     page.click("#theme")
@@ -446,7 +454,7 @@ def test_the_page_is_dark_where_the_reader_prefers_it_and_can_be_switched(page, 
 
 def test_the_exported_file_opens_without_a_server(page, stored, tmp_path):
     file = tmp_path / "report.html"
-    size = file.write_bytes(report_page([Panel(stored["states"]), Panel(stored["mixed"])]))
+    size = file.write_bytes(report_page([Panel(stored["state"]), Panel(stored["mixed"])]))
 
     assert size == file.stat().st_size < 300_000
     page.open(file.as_uri())
@@ -483,8 +491,89 @@ def test_texts_of_a_dataset_are_never_markup(page, tmp_path):
 
 @pytest.mark.slow
 def test_the_page_says_that_the_server_has_ended(page, stored):
-    with served(stored["states"]) as url:
+    with served(stored["state"]) as url:
         page.open(url)
     page.run("location.hash = '#/episodes/0'")
     page.has_text("The server has ended. Start it again")
     page.driver.get_log("browser")  # the browser reports the refused connection
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two datasets of images and states, of which episode 1 differs in an image at step 7, and in a state at the steps 9 to 11."""
+    folder = tmp_path_factory.mktemp("compared")
+    first, second = view_data.mixed_dataset(folder / "a"), view_data.mixed_dataset(folder / "b", changed=True)
+    found = compare(first, second, names=("first", "<b>second</b>"))
+    return [Panel(first, name="first", pairs=Pairs(found, first, second)), Panel(second, name="<b>second</b>")]
+
+
+def check_pair(page, url):
+    """Check the page of the pair that differs, and the way to the page."""
+    page.open(url + "#/pairs")
+    page.has_text("1 of 2 differ")
+    assert "<b>second</b>" in page.text()  # a text, not markup
+    page.click("#pairs a.open")
+    page.wait("return location.hash.startsWith('#/pair/1')")
+    page.wait("return document.querySelectorAll('.frames.beside img').length === 2")
+    assert page.run("return Number(document.querySelector('.player input').value)") == 7
+    page.wait(
+        "return [...document.querySelectorAll('.frames.beside img')].every((one) => one.complete && one.naturalWidth)"
+    )
+    pixels = """
+        const canvas = Object.assign(document.createElement('canvas'), {width: 24, height: 24});
+        const context = canvas.getContext('2d', {willReadFrequently: true});
+        return [...document.querySelectorAll('.frames.beside img')].map((image) => {
+            context.drawImage(image, 0, 0);
+            return [...context.getImageData(4, 3, 1, 1).data].slice(0, 3);
+        })"""
+    assert page.run(pixels)[1] == [0, 255, 0]
+    assert page.run(pixels)[0] != [0, 255, 0]
+    assert page.text(".frames.beside figcaption").endswith("step 7: differs")
+    page.wait("return document.querySelectorAll('.multiples .chart path.curve').length >= 12")
+    assert page.run("return document.querySelectorAll('.multiples line.first').length") == 1
+    assert page.run("return document.querySelectorAll('.multiples rect.differs').length") == 1
+    assert page.run(BOXES, ".frames.beside figure")[0]["top"] < page.run(BOXES, ".multiples")[0]["top"]
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    page.has_text("3 of 15", "#differences")
+    page.has_text("9", "#differences")
+
+    page.press("d")
+    page.has_text("step 9", ".frames.beside figcaption")
+    assert "differs" not in page.text(".frames.beside figcaption")
+    page.has_text("Values at step 9", ".row, section:has(.row)")
+    page.wait("return document.querySelectorAll('.differs-cell').length === 2")
+    first, second = page.run("return [...document.querySelectorAll('.differs-cell')].map((one) => one.innerText)")
+    difference = np.subtract(numbers(second), numbers(first))
+    assert difference == pytest.approx([0, 0, 0, 0, 100, 0], abs=1e-4)
+
+
+def test_a_pair_of_episodes_is_shown_on_the_same_axes(page, compared):
+    server = ViewServer(compared, port=0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        check_pair(page, server.url)
+        page.run("location.hash = '#/pair/0'")
+        page.has_text("All values of the steps that both have are equal.")
+        page.press("j")
+        page.wait("return location.hash.startsWith('#/pair/1')")
+    finally:
+        server.stop()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("narrow")
+def test_a_pair_of_episodes_fits_a_phone(page, compared, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_bytes(report_page(compared))
+    for place, there in (("#/pairs", "#pairs"), ("#/pair/1", "table.row td")):
+        page.open(file.as_uri() + place)
+        page.wait("return document.querySelector(arguments[0])", there)
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth"), place
+
+
+def test_the_exported_file_shows_a_pair_of_episodes(page, compared, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_bytes(report_page(compared))
+    check_pair(page, file.as_uri())

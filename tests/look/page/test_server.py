@@ -15,14 +15,17 @@ import view_data
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from datasets_rl.differences import compare
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.look.page import Panel, ViewServer
+from datasets_rl.look.page import Pairs, Panel, ViewServer
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    panels = [Panel(view_data.state_dataset(folder / "a")), Panel(view_data.mixed_dataset(folder / "b"))]
+    first, second = view_data.state_dataset(folder / "a"), view_data.mixed_dataset(folder / "b")
+    found = compare(first, second, names=("a", "b"))
+    panels = [Panel(first, pairs=Pairs(found, first, second)), Panel(second)]
     made = ViewServer(panels, port=0)
     thread = threading.Thread(target=made.run)
     thread.start()
@@ -142,6 +145,8 @@ def test_a_server_that_ends_closes_the_connections_of_clients_that_do_not_read(t
         ("data/0/episodes?offset=-1", 400, "offset is '-1'"),
         ("data/0/episodes/99", 400, "has no episode 99"),
         ("data/7/ends", 400, "dataset 7 does not exist"),
+        ("data/pairs/0", 400, "the datasets have no episode in common"),
+        ("data/pairs?offset=x", 400, "offset is 'x'"),
         ("frames/7/0/0/observation", 400, "dataset 7 does not exist"),
         ("frames/0/0/0/observation", 400, "expected an image field"),
         ("frames/1/1/15/observation.camera", 400, "is unknown"),
@@ -226,6 +231,7 @@ WORDS = st.sampled_from(
         "episodes",
         "curves",
         "rows",
+        "pairs",
         "page.js",
         "0",
         "1",
@@ -247,7 +253,7 @@ WORDS = st.sampled_from(
     ]
 )
 QUERIES = st.dictionaries(
-    st.sampled_from(["field", "start", "sort", "descending", "where", "offset", "x"]),
+    st.sampled_from(["field", "start", "sort", "descending", "where", "offset", "whole", "x"]),
     WORDS
     | st.sampled_from(["return > 1", "length<5,,return=nan", "final_known = no", ">", "9" * 400])
     | st.text(max_size=8),
@@ -278,7 +284,7 @@ def check_requests(server, reported, count):
 
 
 def test_no_request_makes_the_server_fail(server, reported):
-    check_requests(server, reported, 150)
+    check_requests(server, reported, 60)
 
 
 @pytest.mark.slow

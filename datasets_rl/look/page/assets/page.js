@@ -3,9 +3,13 @@
 //   #/                          overview
 //   #/episodes/0?sort=return    the list of episodes of dataset 0
 //   #/episode/0/7/1/3?t=20      episode 7 of dataset 0 beside episode 3 of dataset 1, at step 20
+//   #/pairs                     what differs between two datasets, and the pairs of episodes that differ
+//   #/pair/2?t=20               the two episodes of pair 2 on the same axes, at step 20
 
 const report = JSON.parse(document.getElementById("report")?.textContent ?? "null");
 const COLORS = 8;
+const ELEMENTS = 12; // of a field, drawn at once
+const CHUNK = 64; // rows that are read at once
 const main = document.getElementById("main");
 let overview;
 let leave = [];
@@ -70,7 +74,7 @@ async function get(path, query = {}) {
   const words = Object.entries(query).filter(([, value]) => value !== "" && value !== undefined);
   if (report) {
     const address = path + (words.length ? "?" + words.map(([name, value]) => `${name}=${value}`).join("&") : "");
-    const found = report.documents[address] ?? (/episodes(\/\d+)?$/.test(path) ? report.documents[path] : undefined);
+    const found = report.documents[address] ?? (/(episodes(\/\d+)?|pairs)$/.test(path) ? report.documents[path] : undefined);
     if (!found) throw new Error("This report does not have that; the live page has every episode.");
     return found;
   }
@@ -241,44 +245,58 @@ function axis(panel, width, { count, from, to, at }, y) {
   return group;
 }
 
-/** Curves over the steps 0 to T of an episode; `time` holds the step under the cursor. */
-function lineChart(curves, { length, time, title, height = 150, compact = false, colors }) {
-  const readouts = curves.labels.map(() => h("b", {}));
+/** The lines of a document of curves, one of each element. `final` is undefined where there is no value after the last action. */
+function curveLines(curves, name, { length, unknown = false }) {
+  return curves.labels.map((label, index) => ({
+    label, text: label.slice(name.length), length, unknown, color: index, per: curves.steps_per_point, low: curves.low[index], high: curves.high?.[index], final: curves.final?.[index],
+  }));
+}
+
+function pointsNote({ steps_per_point: per, stride }) {
+  return per > 1 ? `each point: least and greatest of ${per} steps${stride > 1 ? `, every ${stride}th read` : ""}` : "";
+}
+
+/**
+ * Lines over the steps 0 to T on the same axes; `time` holds the step under the cursor. `first` marks a step, and `runs` are steps that
+ * are marked at the axis.
+ */
+function lineChart(lines, options) {
+  const { time, title, note = "", compact = false } = options;
+  const readouts = lines.map(() => h("b", {}));
   let redraw = () => {};
-  const keys = curves.labels.map((label, index) => h("span", { class: "key" },
-    compact || curves.labels.length === 1 ? null : h("span", { class: "swatch", style: { background: color(colors + index) } }), label === title ? null : label.slice(curves.common ?? 0), readouts[index]));
-  const box = responsive((width) => { const drawn = drawCurves(curves, { length, time, width, height, compact, colors }); redraw = drawn.move; redraw(); return drawn.svg; });
+  const keys = lines.map((line, index) => h("span", { class: "key" },
+    lines.length === 1 ? null : h("span", { class: "swatch", style: { background: color(line.color) } }), line.text, readouts[index]));
+  const box = responsive((width) => { const drawn = drawCurves(lines, { ...options, width }); redraw = drawn.move; redraw(); return drawn.svg; });
   const update = () => {
-    readouts.forEach((readout, index) => { readout.textContent = valueText(curves, index, time.clamp(length), length); });
+    readouts.forEach((readout, index) => { readout.textContent = valueText(lines[index], time.clamp(options.length)); });
     redraw();
   };
   time.listen(update);
   update();
-  const note = curves.steps_per_point > 1 ? `each point: least and greatest of ${curves.steps_per_point} steps${curves.stride > 1 ? `, every ${curves.stride}th read` : ""}` : "";
   return h("div", { class: "chart" },
-    compact ? h("div", { class: "legend" }, keys)
+    compact ? h("div", { class: "legend" }, title ? h("span", { class: "quiet" }, title) : null, keys)
       : [h("div", { class: "chart-head" }, h("h3", { title }, title), h("span", { class: "quiet" }, note)), box, h("div", { class: "legend" }, keys)],
     compact ? box : null);
 }
 
-function valueText(curves, index, t, length) {
-  if (t === length) return curves.final ? number(curves.final[index]) : curves.unknown ? "unknown" : "–";
-  const point = Math.floor(t / curves.steps_per_point);
-  const low = curves.low[index][point], high = (curves.high ?? curves.low)[index][point];
+function valueText(line, t) {
+  if (t > line.length) return "–";
+  if (t === line.length) return line.final === undefined ? (line.unknown ? "unknown" : "–") : number(line.final);
+  const point = Math.floor(t / line.per);
+  const low = line.low[point], high = (line.high ?? line.low)[point];
   return low === high ? number(low) : `${number(low)} to ${number(high)}`;
 }
 
-function drawCurves(curves, { length, time, width, height, compact, colors }) {
+function drawCurves(lines, { length, time, width, height = 150, compact = false, discrete = false, first = null, runs = [] }) {
   const left = compact ? 38 : 46, right = 8, top = 8, bottom = compact ? 4 : 20;
-  const highs = curves.high ?? curves.low;
-  const all = [...curves.low.flat(), ...(curves.high ? curves.high.flat() : []), ...(curves.final ?? [])].filter((value) => value !== null);
+  const all = lines.flatMap((line) => [...line.low, ...(line.high ?? []), line.final]).filter((value) => value !== null && value !== undefined);
   let low = Math.min(...extremes(all)), high = Math.max(...extremes(all));
   if (!Number.isFinite(low)) { low = 0; high = 1; }
   if (low === high) { const pad = Math.abs(low) * 0.1 || 1; low -= pad; high += pad; }
   const inner = width - left - right, base = height - bottom;
   const x = (t) => left + (inner * t) / length;
   const y = (value) => base - ((base - top) * (value - low)) / (high - low);
-  const svg = s("svg", { width, height, role: "img", "aria-label": `Curves of ${curves.labels.join(", ")}` });
+  const svg = s("svg", { width, height, role: "img", "aria-label": `Curves of ${lines.map((line) => line.label).join(", ")}` });
   if (!compact) {
     const whole = all.every(Number.isInteger);
     for (const tick of ticks(low, high, 4).filter((one) => !whole || Number.isInteger(one))) {
@@ -292,33 +310,35 @@ function drawCurves(curves, { length, time, width, height, compact, colors }) {
       svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), s("text", { x: left - 5, y: y(value) + (value === low ? 2 : 7), "text-anchor": "end" }, number(value, 2)));
     }
   }
-  for (const index of curves.labels.keys()) {
-    const stroke = color(compact ? 0 : colors + index), per = curves.steps_per_point;
-    const points = curves.low[index];
-    const at = (k) => x(Math.min(length, k * per)), greatest = highs[index];
+  for (const [from, to] of runs) svg.append(s("rect", { class: "differs", x: x(from), y: base + 1, width: Math.max(2, x(Math.min(to, length)) - x(from)), height: 3 }));
+  if (first !== null) svg.append(s("line", { class: "first", x1: x(first), x2: x(first), y1: top - 4, y2: base + 4 }, s("title", {}, `the first difference, at step ${number(first)}`)));
+  for (const line of lines) {
+    const stroke = color(line.color), points = line.low, greatest = line.high ?? line.low;
+    const at = (k) => x(Math.min(line.length, k * line.per));
     // Of several steps per point, the line goes through the least and the greatest value, so that single peaks stay sharp.
-    const values = curves.high ? points.flatMap((least, k) => [least, greatest[k]]) : points;
-    svg.append(s("path", { class: curves.high ? "curve dense" : "curve", d: path(values, curves.high ? (k) => at(k >> 1) : at, y, curves.discrete && !curves.high), stroke }));
+    const values = line.high ? points.flatMap((least, k) => [least, greatest[k]]) : points;
+    const kind = `curve${line.high ? " dense" : ""}${line.over ? " over" : ""}`;
+    svg.append(s("path", { class: kind, d: path(values, line.high ? (k) => at(k >> 1) : at, y, discrete && !line.high), stroke }));
     if (points.length === 1 && points[0] !== null) svg.append(s("circle", { cx: x(0), cy: y(points[0]), r: 2.5, fill: stroke }));
-    if (curves.final && curves.final[index] !== null) {
+    if (line.final !== null && line.final !== undefined) {
       const last = greatest.at(-1);
-      if (last !== null) svg.append(s("path", { class: "curve final-link", d: `M${x(Math.min(length, (points.length - 1) * per))},${y(last)}L${x(length)},${y(curves.final[index])}`, stroke }));
-      svg.append(s("circle", { class: "final", cx: x(length), cy: y(curves.final[index]), r: 3.4, stroke }, s("title", {}, "after the last action")));
+      if (last !== null) svg.append(s("path", { class: "curve final-link", d: `M${x(Math.min(line.length, (points.length - 1) * line.per))},${y(last)}L${x(line.length)},${y(line.final)}`, stroke }));
+      svg.append(s("circle", { class: "final", cx: x(line.length), cy: y(line.final), r: 3.4, stroke }, s("title", {}, "after the last action")));
     }
   }
-  const line = s("line", { class: "cursor", y1: top - 4, y2: base });
+  const cursor = s("line", { class: "cursor", y1: top - 4, y2: base });
   const dots = s("g", {});
-  svg.append(line, dots);
+  svg.append(cursor, dots);
   const seek = (event) => time.set(Math.round(((event.offsetX - left) / inner) * length));
   svg.addEventListener("pointerdown", (event) => { svg.setPointerCapture(event.pointerId); seek(event); });
   svg.addEventListener("pointermove", (event) => { if (event.buttons) seek(event); });
   const move = () => {
     const t = time.clamp(length);
-    line.setAttribute("x1", x(t)); line.setAttribute("x2", x(t));
-    dots.replaceChildren(...[...curves.labels.keys()].flatMap((index) => {
-      const point = Math.floor(t / curves.steps_per_point);
-      const value = t === length ? curves.final?.[index] : (curves.low[index][point] + highs[index][point]) / 2;
-      return value === null || value === undefined || (t < length && curves.low[index][point] === null) ? [] : [s("circle", { class: "dot", cx: x(t), cy: y(value), r: 3.5, fill: color(compact ? 0 : colors + index) })];
+    cursor.setAttribute("x1", x(t)); cursor.setAttribute("x2", x(t));
+    dots.replaceChildren(...lines.flatMap((line) => {
+      const point = Math.floor(t / line.per), low = line.low[point];
+      const value = t === line.length ? line.final : t > line.length || low === null ? null : (low + (line.high ?? line.low)[point]) / 2;
+      return value === null || value === undefined ? [] : [s("circle", { class: "dot", cx: x(t), cy: y(value), r: 3.5, fill: color(line.color) })];
     }));
   };
   return { svg, move };
@@ -407,7 +427,7 @@ async function showOverview() {
   return { content: [
     h("section", {}, h("h1", {}, single ? single.id : datasets.some((one) => one.share !== null) ? "Mixture" : datasets.length > 3 ? plural(datasets.length, "dataset") : datasets.map((one) => one.id).join(", ")),
       single ? h("p", { class: "quiet" }, [`${bytes(single.bytes)} on disk`, single.selection ? "a part of the upstream's dataset" : "", single.recipes.length ? `preprocessed by ${single.recipes.join(", ")}` : "", single.time_limit ? `time limit of ${number(single.time_limit)} steps` : ""].filter(Boolean).join(" · ")) : null,
-      report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns" + (datasets.some((one) => one.findings) ? ", and episodes of findings." : ".")) : null,
+      report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns" + (datasets.some((one) => one.findings) ? ", and episodes of findings" : "") + (overview.paired ? ", and the first pairs of episodes that differ." : ".")) : null,
       datasets.some((one) => one.share !== null) ? h("p", { class: "quiet small" }, "Members as they are stored, before the transforms of the mixture.") : null,
       single ? tiles(single, ends[0]) : comparison(ends)),
     ...(await Promise.all(datasets.map(firstFrames))).flat(),
@@ -567,6 +587,23 @@ function makeTime(length, start) {
   return time;
 }
 
+/** The address of the page has the step under the cursor, so that a reload keeps the step. */
+function keepStep(time, own, query, usual = 0) {
+  let waiting = 0;
+  time.listen(() => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      if (location.hash.split("?")[0] === `#/${own}`) history.replaceState(null, "", address(own, { ...query, t: time.now === usual ? "" : time.now }));
+    }, 200);
+  });
+  leave.push(() => clearTimeout(waiting));
+}
+
+const stepKeys = (time) => ({
+  ArrowLeft: (event) => time.set(time.now - (event.shiftKey ? 10 : 1)), ArrowRight: (event) => time.set(time.now + (event.shiftKey ? 10 : 1)),
+  Home: () => time.set(0), End: () => time.set(time.length), " ": () => document.getElementById("play").click(),
+});
+
 async function showEpisode(parts, query) {
   const list = listQuery(query);
   const chosen = [];
@@ -582,18 +619,9 @@ async function showEpisode(parts, query) {
   const close = (at) => { location.hash = address(`episode/${chosen.filter((_, place) => place !== at).map((one) => `${one.dataset}/${one.episode}`).join("/")}`, list); };
   const bodies = await Promise.all(panes.map((pane, at) => paneElement(pane, { time, list, two: panes.length > 1, change: (changed) => go(changed, at), close: () => close(at) })));
   const content = [h("div", { class: `panes ${panes.length > 1 ? "two" : ""}` }, bodies), player(time, overview.datasets[panes[0].dataset].fps)];
-  let waiting = 0;
-  time.listen(() => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => {
-      const own = `episode/${parts.join("/")}`;
-      if (location.hash.split("?")[0] === `#/${own}`) history.replaceState(null, "", address(own, { ...list, t: time.now || "" }));
-    }, 200);
-  });
-  leave.push(() => clearTimeout(waiting));
+  keepStep(time, `episode/${parts.join("/")}`, list);
   const keys = {
-    ArrowLeft: (event) => time.set(time.now - (event.shiftKey ? 10 : 1)), ArrowRight: (event) => time.set(time.now + (event.shiftKey ? 10 : 1)),
-    Home: () => time.set(0), End: () => time.set(time.length), " ": () => document.getElementById("play").click(),
+    ...stepKeys(time),
     j: () => found[0].next !== null && go({ episode: found[0].next }, 0), k: () => found[0].previous !== null && go({ episode: found[0].previous }, 0),
   };
   return { content, keys };
@@ -631,68 +659,69 @@ async function paneElement(pane, options) {
   const first = cameras ? [...actions.slice(0, 2), "next.reward"] : ["next.reward", ...actions.slice(0, 2)];
   const made = await Promise.all(first.map((name) => curveBox(pane, name, options)));
   curves.append(...made);
-  if (rest.length) curves.append(await curvePicker(pane, rest, observation, options));
+  const others = dataset.fields.filter((field) => rest.includes(field.name));
+  if (others.length) curves.append(await curvePicker(others, observation, (name, start) => curveBox(pane, name, options, start)));
   return h("div", { class: "pane" }, paneHead(pane, options),
     texts, h("div", { class: `look ${pictures.length ? "framed" : ""} ${cameras ? "cameras" : ""}` }, pictures.length ? frames(pane, pictures, options.time) : null, curves, rowTable(pane, dataset, pictures, options.time, texts)));
 }
+
+const isDiscrete = (field) => /^(bool|u?int)/.test(field.dtype);
 
 async function curveBox(pane, name, { time }, start = 0) {
   try {
     const curves = await get(`${pane.dataset}/episodes/${pane.episode}/curves`, { field: name, start });
     const field = overview.datasets[pane.dataset].fields.find((one) => one.name === name);
-    curves.unknown = field.shared && curves.final === null;
-    curves.discrete = /^(bool|u?int)/.test(field.dtype);
-    if (curves.labels.length <= 4) {
-      curves.common = curves.labels.length > 1 ? name.length : 0;
-      return lineChart(curves, { length: pane.length, time, title: name, colors: 0 });
-    }
-    const each = curves.labels.map((label, index) => ({ ...curves, labels: [label], low: [curves.low[index]], high: curves.high ? [curves.high[index]] : undefined, final: curves.final ? [curves.final[index]] : null, common: name.length }));
+    const lines = curveLines(curves, name, { length: pane.length, unknown: field.shared && curves.final === null });
+    const options = { length: pane.length, time, discrete: isDiscrete(field) };
+    if (lines.length <= 4) return lineChart(lines, { ...options, title: name, note: pointsNote(curves) });
     return h("div", { class: "chart" }, h("div", { class: "chart-head" }, h("h3", {}, name), h("span", { class: "quiet" }, plural(curves.elements, "element"))),
-      h("div", { class: "multiples" }, each.map((one) => lineChart(one, { length: pane.length, time, title: "", height: 58, compact: true, colors: 0 }))));
+      h("div", { class: "multiples" }, lines.map((line) => lineChart([{ ...line, color: 0 }], { ...options, title: "", height: 58, compact: true }))));
   } catch (error) {
     return h("p", { class: "notice" }, error.message);
   }
 }
 
-async function curvePicker(pane, names, chosen, options) {
-  let start = 0;
-  const box = h("div", { class: "curves" }), pager = h("span", { class: "toolbar small" });
-  const select = h("select", { "aria-label": "Field of the curves" }, names.map((name) => h("option", { value: name }, name)));
+/** Curves of a chosen field. `box` returns the element for the name of a field and its first drawn element. */
+async function curvePicker(fields, chosen, box, start = 0) {
+  const drawn = h("div", { class: "curves" }), pager = h("span", { class: "toolbar small" });
+  const select = h("select", { "aria-label": "Field of the curves" }, fields.map(({ name }) => h("option", { value: name }, name)));
   select.value = chosen;
   const draw = async () => {
-    const { elements } = overview.datasets[pane.dataset].fields.find((one) => one.name === select.value);
-    pager.replaceChildren(...(elements > 12 ? elementPager(start, elements, 12, (to) => { start = to; draw(); }) : []));
-    box.replaceChildren(await curveBox(pane, select.value, options, start));
+    const { elements } = fields.find((one) => one.name === select.value);
+    pager.replaceChildren(...(elements > ELEMENTS ? elementPager(start, elements, ELEMENTS, (to) => { start = to; draw(); }) : []));
+    drawn.replaceChildren(await box(select.value, start));
   };
   select.addEventListener("change", () => { start = 0; draw(); });
   await draw();
-  return h("div", { class: names.length > 1 ? "picked" : "" }, h("div", { class: "toolbar" }, names.length > 1 ? select : null, pager), box);
+  return h("div", { class: fields.length > 1 ? "picked" : "" }, h("div", { class: "toolbar" }, fields.length > 1 ? select : null, pager), drawn);
 }
 
-function frames(pane, pictures, time) {
-  return h("div", { class: "frames" }, pictures.map((field) => {
-    const image = h("img", { alt: `${field.name} at the step under the cursor`, decoding: "sync" });
-    const missing = h("span", { class: "quiet small" }, "unknown");
-    const caption = h("span", {});
-    const ratio = pictureRatio(field.shape);
-    const update = () => {
-      const t = time.clamp(pane.length), final = t === pane.length;
-      const absent = final && (!field.shared || (!pane.final_known && field.name.startsWith("observation")));
-      const found = absent ? null : frameAddress(pane.dataset, pane.episode, t, field.name);
-      image.hidden = !found;
-      missing.hidden = Boolean(found);
-      missing.textContent = field.shared ? "unknown: reads as zeros" : "no value after the last action";
-      if (found && image.getAttribute("src") !== found.address) image.src = found.address;
-      caption.textContent = final ? "after the last action" : found && found.step !== t ? `step ${number(found.step)}, the nearest before ${number(t)}` : `step ${number(t)}`;
-      if (!report && t + 1 < pane.length) new Image().src = frameAddress(pane.dataset, pane.episode, t + 1, field.name).address;
-    };
-    time.listen(update);
-    update();
-    const scale = pane.scales[field.name];
-    return h("figure", { style: { "--ratio": ratio } }, h("div", { class: "picture" }, image, missing),
-      h("figcaption", {}, h("span", { class: "mono" }, field.name), caption),
-      scale ? h("div", { class: "scale small quiet", title: "one scale for all images of this episode" }, number(scale[0]), h("span", { class: "ramp", "aria-label": "from black to white" }), number(scale[1])) : null);
-  }));
+const frames = (pane, pictures, time) => h("div", { class: "frames" }, pictures.map((field) => frame(pane, field, time)));
+
+/** The image of a field at the step under the cursor. The caption names the steps of `runs`, where another image differs. */
+function frame(pane, field, time, runs = []) {
+  const image = h("img", { alt: `${field.name} at the step under the cursor`, decoding: "sync" });
+  const missing = h("span", { class: "quiet small" }, "unknown");
+  const caption = h("span", {});
+  const ratio = pictureRatio(field.shape);
+  const update = () => {
+    const t = time.clamp(pane.length), final = t === pane.length;
+    const absent = final && (!field.shared || (!pane.final_known && field.name.startsWith("observation")));
+    const found = absent ? null : frameAddress(pane.dataset, pane.episode, t, field.name);
+    image.hidden = !found;
+    missing.hidden = Boolean(found);
+    missing.textContent = field.shared ? "unknown: reads as zeros" : "no value after the last action";
+    if (found && image.getAttribute("src") !== found.address) image.src = found.address;
+    caption.textContent = final ? "after the last action" : found && found.step !== t ? `step ${number(found.step)}, the nearest before ${number(t)}` : `step ${number(t)}`;
+    if (isIn(runs, t)) caption.append(": differs");
+    if (!report && t + 1 < pane.length) new Image().src = frameAddress(pane.dataset, pane.episode, t + 1, field.name).address;
+  };
+  time.listen(update);
+  update();
+  const scale = pane.scales[field.name];
+  return h("figure", { style: { "--ratio": ratio } }, h("div", { class: "picture" }, image, missing),
+    h("figcaption", {}, h("span", { class: "mono" }, field.name), caption),
+    scale ? h("div", { class: "scale small quiet", title: "one scale for all images of this episode" }, number(scale[0]), h("span", { class: "ramp", "aria-label": "from black to white" }), number(scale[1])) : null);
 }
 
 function pictureRatio(shape) {
@@ -727,9 +756,131 @@ function player(time, fps) {
     range, where, speed);
 }
 
+// ---------------------------------------------------------------------------------------------------- pairs of episodes
+
+const side = (index, name) => [h("span", { class: "swatch", style: { background: color(index) } }), " ", name];
+const isIn = (runs, t) => runs.some(([from, to]) => from <= t && t < to);
+const renamed = (one) => (one.name === one.other ? one.name : `${one.name} → ${one.other}`);
+
+async function showPairs(query) {
+  const whole = query.get("whole") ?? "", page = await get("pairs", { offset: Number(query.get("offset") ?? 0), whole });
+  const go = (changes) => { location.hash = address("pairs", { whole, ...changes }); };
+  const last = page.offset + page.rows.length;
+  const rows = page.rows.map((row) => h("tr", { class: "link", onclick: (event) => { if (!event.target.closest("a")) location.hash = `#/pair/${row.pair}`; } },
+    row.episodes.map((episode, at) => h("td", { class: "number" }, h("a", { href: `#/pair/${row.pair}`, class: at ? null : "open" }, number(episode)))),
+    row.lengths.map((length) => h("td", { class: "number" }, number(length))),
+    h("td", {}, row.differs.length ? row.differs.join(", ") : h("span", { class: "quiet" }, "equal"))));
+  return { content: [
+    h("section", {}, h("h1", {}, "Differences"), h("div", { class: "legend" }, page.names.map((name, at) => h("span", { class: "key" }, side(at, name)))), h("p", {}, page.summary)),
+    page.fields.length ? h("section", {}, h("h2", {}, "Values"), differenceTable(page.fields, null)) : null,
+    page.changes.length ? h("section", {}, h("h2", {}, "Description"), h("div", { class: "scroll" }, h("table", {},
+      h("thead", {}, h("tr", {}, h("th", {}), page.names.map((name, at) => h("th", {}, side(at, name))))),
+      h("tbody", {}, page.changes.map(([name, ...both]) => h("tr", {}, h("td", { class: "mono" }, name), both.map((text) => h("td", {}, text || h("span", { class: "quiet" }, "nothing"))))))))) : null,
+    h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Episodes of both"),
+      h("span", { class: "quiet small" }, `${number(page.different)} of ${number(page.total)} differ`),
+      report ? null : h("button", { type: "button", id: "whole", onclick: () => go({ whole: whole ? "" : "1", offset: "" }) }, whole ? "Show pairs that differ" : "Show all")),
+      rows.length ? h("div", { class: "scroll" }, h("table", { id: "pairs" }, h("thead", {}, h("tr", {},
+        page.names.map((name, at) => h("th", { class: "number" }, side(at, "episode"))), page.names.map((name, at) => h("th", { class: "number" }, side(at, "steps"))), h("th", {}, "what differs"))), h("tbody", {}, rows)))
+        : h("p", { class: "quiet" }, page.total ? "No episode differs." : "The datasets have no episode in common."),
+      !report && page.matching > page.rows.length ? h("div", { class: "toolbar" },
+        h("button", { type: "button", disabled: page.offset === 0, onclick: () => go({ offset: Math.max(0, page.offset - 50) }) }, "Previous"),
+        h("button", { type: "button", disabled: last >= page.matching, onclick: () => go({ offset: last }) }, "Next"), h("span", { class: "quiet small" }, `${number(page.offset + 1)} to ${number(last)} of ${number(page.matching)}`)) : null),
+    ...page.only.map(({ total, episodes }, at) => (total ? h("section", {}, h("div", { class: "section-head" }, h("h2", {}, ["Only in ", side(at, page.names[at])]),
+      h("span", { class: "quiet small" }, total > episodes.length ? `the first ${number(episodes.length)} of ${plural(total, "episode")}` : plural(total, "episode"))),
+      h("p", {}, episodes.flatMap((episode) => [report ? number(episode) : h("a", { href: `#/episode/${at}/${episode}` }, number(episode)), " "]))) : null))].filter(Boolean) };
+}
+
+/** The difference of each field as numbers. Without a time, the first difference leads to its pair. */
+function differenceTable(fields, time) {
+  const first = (one) => {
+    if (!one.first) return h("span", { class: "quiet" }, "equal");
+    const { step, element, before, after, pair, episodes } = one.first, place = element.length ? ` [${element.join(", ")}]` : "";
+    const text = `${time ? "" : episodes[0] === episodes[1] ? `episode ${number(episodes[0])}, ` : `episode ${number(episodes[0])} → ${number(episodes[1])}, `}${step < 0 ? "" : `step ${number(step)}`}${place}`;
+    const link = time ? h("button", { type: "button", class: "step", disabled: step < 0, onclick: () => time.set(step) }, text || "the episode") : h("a", { href: address(`pair/${pair}`, { t: Math.max(0, step) }) }, text);
+    return [link, " ", h("span", { class: "mono" }, `${minus(before)} → ${minus(after)}`)];
+  };
+  const heads = ["Field", "Steps that differ", "Values", ...(time ? [] : ["Episodes"]), "Greatest difference", "First difference"];
+  return h("div", { class: "scroll" }, h("table", { id: "differences" }, h("thead", {}, h("tr", {}, heads.map((name) => h("th", {}, name)))),
+    h("tbody", {}, fields.map((one) => h("tr", {}, h("td", { class: "mono" }, renamed(one)), h("td", {}, one.of_steps ? `${number(one.steps)} of ${number(one.compared)}` : "–"), h("td", {}, number(one.values)),
+      time ? null : h("td", {}, number(one.episodes)), h("td", {}, one.greatest === null ? "–" : number(one.greatest)), h("td", {}, first(one)))))));
+}
+
+async function showPair(number_, query) {
+  const pair = await get(`pairs/${number_}`), panes = await Promise.all(pair.episodes.map(async (episode, dataset) => ({ dataset, ...(await get(`${dataset}/episodes/${episode}`)), episode })));
+  const names = overview.datasets.map((dataset) => dataset.id), time = makeTime(Math.max(...pair.lengths), 0);
+  time.set(Number(query.get("t") ?? pair.first ?? 0));
+  const own = `pair/${number_}`, go = (to) => { if (to !== null) location.hash = `#/pair/${to}`; };
+  const described = (dataset, name) => overview.datasets[dataset].fields.find((field) => field.name === name);
+  const fields = pair.fields.filter((one) => one.of_steps).map((one) => ({ ...one, kind: described(0, one.name).kind, size: described(0, one.name).elements }));
+  const drawn = fields.filter((one) => one.kind === "number" && described(1, one.other).kind === "number"), differ = drawn.filter((one) => one.first), equal = drawn.filter((one) => !one.first);
+  const start = (one) => (one.first ? Math.floor(one.first.flat / ELEMENTS) * ELEMENTS : 0);
+  const box = (one, from) => pairCurves(pair, one, from, time);
+  const curves = await Promise.all(differ.map((one) => curvePicker([{ name: one.name, elements: one.size }], one.name, (_, from) => box(one, from), start(one))));
+  if (equal.length) curves.push(h("h2", {}, differ.length ? "Other fields" : "Fields"), await curvePicker(equal.map((one) => ({ name: one.name, elements: one.size })), equal[0].name, (name, from) => box(equal.find((one) => one.name === name), from)));
+  const pictures = fields.filter((one) => one.kind === "image" && described(1, one.other).kind === "image");
+  const changes = fields.flatMap((one) => one.runs.map(([from]) => from)).sort((a, b) => a - b);
+  const jump = (forward) => { const to = forward ? changes.find((one) => one > time.now) : changes.findLast((one) => one < time.now); if (to !== undefined) time.set(to); };
+  const heading = h("section", {},
+    h("div", { class: "pane-title" }, h("h1", {}, "Two episodes"),
+      h("button", { type: "button", title: "The previous pair that differs (k)", "aria-label": "Previous pair", disabled: pair.previous === null, onclick: () => go(pair.previous) }, "‹"),
+      h("button", { type: "button", title: "The next pair that differs (j)", "aria-label": "Next pair", disabled: pair.next === null, onclick: () => go(pair.next) }, "›"),
+      h("a", { href: "#/pairs" }, "all differences"), h("a", { href: `#/episode/${panes.map((pane) => `${pane.dataset}/${pane.episode}`).join("/")}` }, "with the rows of both")),
+    h("div", { class: "legend" }, panes.map((pane, at) => h("span", { class: "key" }, side(at, names[at]), h("b", {}, `episode ${number(pane.episode)}`), `${plural(pane.length, "step")}, ${pane.end}, return ${number(pane.return, 6)}`))),
+    changes.length ? h("div", { class: "toolbar small" }, h("button", { type: "button", id: "earlier", onclick: () => jump(false) }, "Previous difference"), h("button", { type: "button", id: "later", onclick: () => jump(true) }, "Next difference"),
+      h("span", { class: "quiet" }, `the first is at step ${number(pair.first)}; steps that differ are marked below the curves`)) : h("p", { class: "quiet" }, "All values of the steps that both have are equal."));
+  const listed = pair.fields.filter((one) => one.first || one.name !== one.other);
+  keepStep(time, own, {}, pair.first ?? 0);
+  return { content: [heading, listed.length ? differenceTable(listed, time) : null,
+    pictures.length ? h("div", { class: "frames beside" }, pictures.map((one) => [frame(panes[0], described(0, one.name), time, one.runs), frame(panes[1], described(1, one.other), time, one.runs)])) : null,
+    h("div", { class: "curves" }, curves), pairTable(panes, fields, names, time), player(time, overview.datasets[0].fps)].filter(Boolean),
+    keys: { ...stepKeys(time), j: () => go(pair.next), k: () => go(pair.previous), d: () => jump(true), D: () => jump(false) } };
+}
+
+/** The curves of a field of both episodes on the same axes, a chart for each element. */
+async function pairCurves(pair, one, start, time) {
+  try {
+    const both = await Promise.all([one.name, one.other].map((field, at) => get(`${at}/episodes/${pair.episodes[at]}/curves`, { field, start })));
+    const lines = both.map((curves, at) => curveLines(curves, at ? one.other : one.name, { length: pair.lengths[at] }).map((line) => ({ ...line, color: at, over: at === 1, text: "" })));
+    const labels = both[0].labels, few = labels.length <= 4, field = overview.datasets[0].fields.find((found) => found.name === one.name);
+    const first = one.first, options = { length: time.length, time, discrete: isDiscrete(field) };
+    const charts = labels.map((label, index) => lineChart(lines.map((of) => of[index]), {
+      ...options, runs: one.elements.includes(start + index) ? one.runs : [], first: first && first.flat === start + index ? first.step : null, ...(few ? { title: label, note: pointsNote(both[0]) } : { title: label.slice(one.name.length), height: 58, compact: true }) }));
+    return few ? h("div", { class: "curves" }, charts)
+      : h("div", { class: "chart" }, h("div", { class: "chart-head" }, h("h3", {}, renamed(one)), h("span", { class: "quiet" }, `${number(one.elements.length)} of ${plural(one.size, "element")} differ`)), h("div", { class: "multiples" }, charts));
+  } catch (error) {
+    return h("p", { class: "notice" }, error.message);
+  }
+}
+
+/** The values of both episodes at the step under the cursor. */
+function pairTable(panes, fields, names, time) {
+  const title = h("h2", {}), box = h("div", { class: "scroll" }), shown = fields.filter((one) => one.kind !== "image");
+  let request = 0;
+  const update = async () => {
+    const mine = (request += 1), t = time.now;
+    title.textContent = `Values at step ${number(t)}`;
+    try {
+      const chunks = await Promise.all(panes.map((pane) => get(`${pane.dataset}/episodes/${pane.episode}/rows`, { start: Math.floor(Math.min(t, pane.length - 1) / CHUNK) * CHUNK })));
+      if (mine !== request) return;
+      const value = (at, name) => {
+        const values = chunks[at].states[name] ?? chunks[at].steps[name], found = t > panes[at].length ? undefined : values[t - chunks[at].start];
+        if (found === undefined) return h("span", { class: "absent" }, t > panes[at].length ? "after the end" : "–");
+        return found === null && t === panes[at].length ? h("span", { class: "absent" }, "unknown") : cell(found, overview.datasets[at].fields.find((field) => field.name === name));
+      };
+      box.replaceChildren(h("table", { class: "row" }, h("thead", {}, h("tr", {}, h("th", {}, "Key"), names.slice(0, 2).map((name, at) => h("th", {}, side(at, name))))),
+        h("tbody", {}, shown.map((one) => h("tr", {}, h("th", { scope: "row", class: "mono" }, renamed(one)),
+          [one.name, one.other].map((name, at) => h("td", { class: isIn(one.runs, t) ? "differs-cell" : "" }, value(at, name))))))));
+    } catch (error) {
+      if (mine === request) box.replaceChildren(h("p", { class: "empty" }, error.message));
+    }
+  };
+  time.listen(update);
+  update();
+  return h("section", {}, h("div", { class: "section-head" }, title, h("span", { class: "quiet small" }, "to seven digits; values that differ have a colored ground")), box);
+}
+
 // ---------------------------------------------------------------------------------------------------- the row
 
-const CHUNK = 64;
 /** The row under the cursor; its texts, such as the task, are also shown above the episode. */
 function rowTable(pane, dataset, pictures, time, texts) {
   const title = h("h2", {}), aside = h("span", { class: "quiet small" }), box = h("div", { class: "scroll" });
@@ -804,15 +955,17 @@ async function show() {
   leave = [];
   const dataset = Math.min(Number(parts[0]) || 0, overview.datasets.length - 1);
   document.getElementById("nav-overview").toggleAttribute("aria-current", !page);
-  document.getElementById("nav-episodes").toggleAttribute("aria-current", Boolean(page));
-  document.getElementById("nav-episodes").href = page ? address(`episodes/${dataset}`, listQuery(query)) : "#/episodes/0";
+  const ofPairs = page === "pairs" || page === "pair";
+  document.getElementById("nav-episodes").toggleAttribute("aria-current", Boolean(page) && !ofPairs);
+  document.getElementById("nav-pairs").toggleAttribute("aria-current", ofPairs);
+  document.getElementById("nav-episodes").href = page && !ofPairs ? address(`episodes/${dataset}`, listQuery(query)) : "#/episodes/0";
   main.setAttribute("aria-busy", "true");
   try {
-    const { content, keys } = await (page === "episode" ? showEpisode(parts, query) : page === "episodes" ? showEpisodes(dataset, query) : showOverview());
+    const { content, keys } = await (page === "pairs" ? showPairs(query) : page === "pair" ? showPair(parts[0], query) : page === "episode" ? showEpisode(parts, query) : page === "episodes" ? showEpisodes(dataset, query) : showOverview());
     if (mine !== shows) return; // another page was asked for in the meantime
     main.replaceChildren(...content);
     keysOf = keys ?? {};
-    if (page !== "episode" || !document.activeElement?.closest?.("main")) main.focus({ preventScroll: true });
+    if (!["episode", "pair"].includes(page) || !document.activeElement?.closest?.("main")) main.focus({ preventScroll: true });
   } catch (error) {
     if (mine !== shows) return;
     main.replaceChildren(h("p", { class: "notice" }, error.message));
@@ -854,6 +1007,7 @@ async function start() {
   const names = overview.datasets.map((dataset) => dataset.id);
   document.title = names.join(" · ");
   document.getElementById("brand").textContent = names.length > 2 ? plural(names.length, "dataset") : names.join(" · ");
+  document.getElementById("nav-pairs").hidden = !overview.paired;
   addEventListener("hashchange", show);
   await show();
 }
