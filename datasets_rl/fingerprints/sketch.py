@@ -81,27 +81,29 @@ class Sketcher:
         windows = windows[new]
         numbers = (windows >> _RUN).astype(np.int64)
         edges = np.searchsorted(numbers, np.arange(len(runs.starts) + 1))
-        ranks = np.arange(len(windows)) - edges[numbers]
+        entries = (windows >> _HASH << _STEP) | (windows & np.uint64(0xFFFF))
+        entries[: edges[1]] += np.uint64(runs.before)
+        ranks = np.arange(len(entries)) - edges[numbers]
         few = ranks < self._capacity
-        hashes = windows << np.uint64(16) >> _STEP << _STEP
-        steps = windows & np.uint64(0xFFFF)
-        steps += np.where(numbers == 0, runs.before, 0).astype(np.uint64)
-        entries = hashes | steps
-        kept = np.zeros((len(runs.starts), self._capacity), np.uint64)
-        kept[numbers[few], ranks[few]] = entries[few]
+        records = np.zeros((len(runs.starts), self._capacity), SKETCH)
+        words = records.view("<u8")
+        words[numbers[few], ranks[few]] = _swapped(entries[few])
         if len(self._kept):
-            both = np.sort(np.concatenate([self._kept, kept[0][kept[0] > 0]]))
+            both = np.sort(np.concatenate([self._kept, entries[: edges[1]]]))
             both = both[np.unique(both >> _STEP, return_index=True)[1]][: self._capacity]
-            kept[0, : len(both)] = both
-        self._kept = kept[-1][kept[-1] > 0] if runs.open else self._kept[:0]
-        kept = kept[runs.ended]
-        sketches = np.empty(kept.shape, SKETCH)
-        sketches["hash"], sketches["step"] = kept >> _STEP, kept & np.uint64(0xFFFFFFFF)
-        return sketches
+            words[0, : len(both)] = _swapped(both)
+        self._kept = _swapped(words[-1][words[-1] > 0]) if runs.open else self._kept[:0]
+        return records[: np.count_nonzero(runs.ended)]
 
     def forget(self) -> None:
         """Forget the open episode."""
         self._tail, self._kept = self._tail[:, :0], self._kept[:0]
+
+
+def _swapped(words: Words) -> Words:
+    """Return words with their halves in other places: a record has the hash first, and the order is that of the hashes."""
+    swapped: Words = (words << _STEP) | (words >> _STEP)
+    return swapped
 
 
 def _float_codes(fields: Sequence[NDArray[Any]]) -> Codes:
