@@ -56,7 +56,7 @@ def renamed_fields(before: StoredDataset, after: StoredDataset, pairs: Numbers) 
             continue
         evident = prints.evidence(name)
         counts = {
-            one: int(((prints.digests(name) == others.digests(one)).all(axis=1) & evident).sum())
+            one: int(((prints.digests(name) == others.digests(one)) & evident).sum())
             for one in new
             if one not in found.values()
         }

@@ -72,10 +72,23 @@ def write_bytes(target: Path, content: bytes, *, keep: Path | None = None, hint:
     Raises:
         DiskFullError: If the disk is full.
     """
+    with replaced_file(target, keep=keep, hint=hint) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def replaced_file(target: Path, *, keep: Path | None = None, hint: str | Remedy = "") -> Iterator[IO[bytes]]:
+    """Open a new file for writing that replaces a file at the end of the block. The arguments are those of `write_bytes`.
+
+    After a failure, the previous file is unchanged.
+
+    Raises:
+        DiskFullError: If the disk is full.
+    """
     with _temporary_file(target) as temporary:
         try:
             with disk_errors(target.parent, hint=hint), temporary.open("wb") as stream:
-                stream.write(content)
+                yield stream
             publish_file(temporary, target, keep)
         except OSError as error:
             # The temporary name means nothing to the reader of the message.

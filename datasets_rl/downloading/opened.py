@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from datasets_rl import disk
 from datasets_rl.downloading.run import download
+from datasets_rl.errors import FetchError, NotADatasetError
 from datasets_rl.format.current import VERSION_NAME
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -49,9 +50,38 @@ def opened(
     found = id_or_path(dataset)
     if _is_raw(dataset, found) or (isinstance(found, str) and is_address(found) and not _is_stored(found, settings)):
         with disk.ScratchFolder() as folder:
-            yield StoredDataset(download(str(found), settings=replace(settings, home=folder)))
+            try:
+                version = download(str(found), settings=replace(settings, home=folder))
+            except FetchError as error:  # the caller has no arguments for other places
+                error.hint = "check the address and the network, or name files on this machine"
+                raise
+            yield StoredDataset(version)
     else:
-        yield StoredDataset(locate(found, root=root, settings=settings))
+        yield StoredDataset(_located(found, root, settings))
+
+
+def _located(found: str | Path, root: Path | str | None, settings: Settings) -> Path:
+    """Return the folder of a stored dataset.
+
+    Raises:
+        UnknownIdError: If there is none. The error of a path says what is there, because the path may be meant for raw files.
+    """
+    try:
+        return locate(found, root=root, settings=settings)
+    except NotADatasetError as error:
+        if isinstance(found, Path) and not os.path.lexists(found):
+            raise NotADatasetError(found, error.reason, hint="correct the path, or name an id or an address") from None
+        if isinstance(found, Path) and _is_empty_folder(found):
+            raise NotADatasetError(
+                found, "the folder is empty", hint="name a file, or the folder of the files"
+            ) from None
+        raise
+
+
+def _is_empty_folder(path: Path) -> bool:
+    with suppress(OSError), os.scandir(path) as entries:
+        return next(entries, None) is None
+    return False
 
 
 def _is_raw(dataset: str | Path, found: str | Path) -> bool:

@@ -31,7 +31,7 @@ from datasets_rl.store.find import (
     source_folders,
     stored_folders,
 )
-from datasets_rl.store.layout import AUDIT_FOLDER, STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.layout import AUDIT_FOLDER, INDEX_FOLDER, STREAM_FOLDER, DatasetPaths
 from datasets_rl.store.publish import Version, current_version, versions_of
 from datasets_rl.store.versions import (
     has_only_copy,
@@ -39,16 +39,19 @@ from datasets_rl.store.versions import (
     prune,
     prune_audits,
     prune_builds,
+    prune_index,
     prune_raw,
     prune_streams,
     remove,
     remove_folder,
     restore,
     sweep_dataset,
+    sweep_index,
 )
 
 __all__ = [
     "AUDIT_FOLDER",
+    "INDEX_FOLDER",
     "STREAM_FOLDER",
     "DatasetPaths",
     "Version",
@@ -64,6 +67,7 @@ __all__ = [
     "prune",
     "prune_audits",
     "prune_builds",
+    "prune_index",
     "prune_raw",
     "prune_streams",
     "remove",
@@ -72,6 +76,7 @@ __all__ = [
     "source_folders",
     "stored_folders",
     "sweep_dataset",
+    "sweep_index",
     "version_folder",
     "versions_of",
 ]

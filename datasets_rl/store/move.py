@@ -27,7 +27,7 @@ from datasets_rl.disk import CURRENT_FILE, MANIFEST_FILE
 from datasets_rl.errors import IntegrityError, InvalidArgumentError
 from datasets_rl.store.find import dataset_places, source_folders
 from datasets_rl.store.layout import MARK_FILE, STREAM_FOLDER, is_marked
-from datasets_rl.store.versions import check_unused, prune_audits
+from datasets_rl.store.versions import check_unused, prune_audits, prune_index
 
 _BLOCK = 1 << 20
 _MARKER = ".rlds-moved-from"
@@ -184,6 +184,7 @@ def _delete_copied(source: Path, target: Path) -> None:
         if (target / folder.relative_to(source)).is_dir():
             disk.remove_empty(folder)
     prune_audits(source)
+    prune_index(source)
     disk.remove_empty(source)
 
 

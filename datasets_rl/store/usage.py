@@ -10,7 +10,7 @@ from datasets_rl.disk import MANIFEST_FILE, TRASH_NAME
 from datasets_rl.errors import ManifestError
 from datasets_rl.format.current import VERSION_NAME, read_current
 from datasets_rl.store.find import dataset_places, source_folders
-from datasets_rl.store.layout import AUDIT_FOLDER, STREAM_FOLDER, DatasetPaths
+from datasets_rl.store.layout import AUDIT_FOLDER, INDEX_FOLDER, STREAM_FOLDER, DatasetPaths
 
 _PARTIAL = (".part", ".part.json")
 
@@ -48,6 +48,8 @@ class Inventory:
     """Bytes of files that are being deleted, or were when a process died."""
     audits: int = 0
     """Bytes of the measures of unfinished audits."""
+    index: int = 0
+    """Bytes of the index of the fingerprints of all datasets."""
     streams: int = 0
     """Bytes of the shards that streams keep."""
     bytes: int = 0
@@ -58,13 +60,18 @@ class Inventory:
     @property
     def other(self) -> int:
         """Bytes of files that belong to no dataset."""
-        return max(self.bytes - self.trash - self.audits - self.streams - sum(one.bytes for one in self.datasets), 0)
+        return max(self.bytes - self.trash - self.audits - self.index - self.streams - self._of_datasets, 0)
+
+    @property
+    def _of_datasets(self) -> int:
+        return sum(one.bytes for one in self.datasets)
 
 
 def take_inventory(home: Path) -> Inventory:
     """Return what a folder of datasets holds. Nothing is changed."""
     inventory = Inventory(home, bytes=disk.tree_bytes(home), free=disk.free_bytes(home))
     inventory.audits = disk.tree_bytes(home / AUDIT_FOLDER)
+    inventory.index = disk.tree_bytes(home / INDEX_FOLDER)
     sizes: dict[Path, int] = {}
     for path in (home / STREAM_FOLDER, *home.glob(f"*/{STREAM_FOLDER}")):
         size = 0 if path.is_symlink() else disk.tree_bytes(path)

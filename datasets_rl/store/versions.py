@@ -22,7 +22,16 @@ from datasets_rl.errors import (
 )
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import dataset_paths, find_paths, id_or_path, missing_error, paths_of
-from datasets_rl.store.layout import AUDIT_FOLDER, MARK_FILE, RECORDING_FILE, STREAM_FOLDER, DatasetPaths, is_marked
+from datasets_rl.store.layout import (
+    AUDIT_FOLDER,
+    INDEX_FILE,
+    INDEX_FOLDER,
+    MARK_FILE,
+    RECORDING_FILE,
+    STREAM_FOLDER,
+    DatasetPaths,
+    is_marked,
+)
 from datasets_rl.store.publish import (
     SHORT_WAIT,
     Version,
@@ -418,6 +427,31 @@ def prune_audits(home: Path, *, dry_run: bool = False) -> dict[Path, int]:
         for path in sizes:
             disk.remove_tree(path, home)
         disk.remove_empty(folder)
+    return sizes
+
+
+def prune_index(home: Path, *, dry_run: bool = False) -> dict[Path, int]:
+    """Delete the index of the fingerprints of all datasets, which the next search makes again.
+
+    The arguments and the result are as for `prune_audits`. The paths are files.
+    """
+    file = home / INDEX_FOLDER / INDEX_FILE
+    return _without_index_files(file, [file] if disk.is_plain_file(file) else [], dry_run=dry_run)
+
+
+def sweep_index(home: Path, *, dry_run: bool = False) -> dict[Path, int]:
+    """Delete what killed processes left of an index. The arguments and the result are as for `prune_index`."""
+    file = home / INDEX_FOLDER / INDEX_FILE
+    return _without_index_files(file, disk.temporary_files(file.parent, file.name), dry_run=dry_run)
+
+
+def _without_index_files(index: Path, files: list[Path], *, dry_run: bool) -> dict[Path, int]:
+    disk.check_kind(index.parent, folder=True)
+    sizes = _sizes(files)
+    if not dry_run:
+        for path in sizes:
+            disk.remove_file(path)
+        disk.remove_empty(index.parent)
     return sizes
 
 

@@ -25,6 +25,7 @@ from datasets_rl.format.schema import END_COLUMNS, Column
 from datasets_rl.format.writer import DatasetWriter
 from datasets_rl.identifying.identify import Identity, Search
 from datasets_rl.identifying.index import make_index
+from datasets_rl.identifying.known import KnownDataset
 from datasets_rl.ted.episode import Episode
 
 Rows = dict[str, NDArray[Any]]
@@ -307,8 +308,8 @@ def store(folder: Path, episodes: Iterator[Rows] | Sequence[Rows], name: str = "
 
 def search(of: StoredDataset, *among: StoredDataset) -> Identity:
     """Look up the episodes of a dataset among others."""
-    others = [(stored, stored.manifest.id) for stored in among]
-    return Search(of, "query", others, make_index(among), ()).run(near=True)
+    known = [KnownDataset(stored.manifest.id, stored.folder) for stored in among]
+    return Search(of, "query", known, make_index(known)).run(near=True)
 
 
 def share_found(

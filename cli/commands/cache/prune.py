@@ -59,6 +59,9 @@ def run(
     streams: Annotated[
         bool, typer.Option("--streams", help="Delete shards cached by streams, which are then fetched again.")
     ] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Delete the index of fingerprints, which `rlds identify` makes again.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be freed, and delete nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
 ) -> Result:
@@ -74,7 +77,9 @@ def run(
       rlds cache prune --versions --builds --raw --dry-run
       rlds cache prune --versions demo/pendulum --yes
     """
-    prunes = dict(_prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams))
+    prunes = dict(
+        _prunes(shell, datasets or [], versions=versions, builds=builds, raw=raw, streams=streams, index=index)
+    )
     items = {item.path: item for prune in reversed(prunes.values()) for item in prune(dry_run=True)}
     planned = [item for kind in prunes for item in items.values() if item.kind == kind]
     total = sum(item.bytes for item in planned)
@@ -97,14 +102,22 @@ def run(
     )
 
 
-_SELECTED = ("unfinished builds", "unfinished audits", "shards of streams", "other versions", "raw files")
+_LEFT = "left by killed commands"
+_SELECTED = (
+    "unfinished builds",
+    "unfinished audits",
+    "shards of streams",
+    "index of fingerprints",
+    "other versions",
+    "raw files",
+)
 """The kinds of files that options select, which are deleted after a confirmation."""
-_BUILDS, _AUDITS, _STREAMS, _VERSIONS, _RAW = _SELECTED
+_BUILDS, _AUDITS, _STREAMS, _INDEX, _VERSIONS, _RAW = _SELECTED
 _Prune = Callable[..., list[_Item]]
 
 
 def _prunes(
-    shell: Shell, datasets: list[str], *, versions: bool, builds: bool, raw: bool, streams: bool
+    shell: Shell, datasets: list[str], *, versions: bool, builds: bool, raw: bool, streams: bool, index: bool
 ) -> Iterator[tuple[str, _Prune]]:
     """Yield the kinds of things to delete, each with the function that deletes and returns such paths, or only returns
     the paths."""
@@ -114,7 +127,8 @@ def _prunes(
     home = shell.settings.home
     places = _named(shell, datasets) if datasets else _inside(shell)
     yield "scratch folders", partial(_prune_each, "scratch folders", sweep_scratch, {"": None})
-    yield "left by killed commands", partial(_prune_each, "left by killed commands", store.sweep_dataset, places)
+    everywhere = {} if datasets else {"": home}
+    yield _LEFT, partial(_prune_all, _LEFT, ((store.sweep_index, everywhere), (store.sweep_dataset, places)))
     if builds:
         yield _BUILDS, partial(_prune_each, _BUILDS, store.prune_builds, places)
         if not datasets and (home / store.AUDIT_FOLDER).is_dir():
@@ -122,6 +136,8 @@ def _prunes(
     if streams:
         roots = {"": home, **{root.name: root for root in store.source_folders(home) if not root.is_symlink()}}
         yield _STREAMS, partial(_prune_each, _STREAMS, store.prune_streams, roots)
+    if index:
+        yield _INDEX, partial(_prune_each, _INDEX, store.prune_index, {"": home})
     if versions:
         yield _VERSIONS, partial(_prune_each, _VERSIONS, store.prune, places)
     if raw:
@@ -139,6 +155,12 @@ def _prune_each(
         for name, value in arguments.items()
         for path, size in prune(*value, dry_run=dry_run).items()
     ]
+
+
+def _prune_all(
+    kind: str, prunes: Sequence[tuple[Callable[..., Mapping[Path, int]], Mapping[str, Any]]], *, dry_run: bool
+) -> list[_Item]:
+    return [item for prune, places in prunes for item in _prune_each(kind, prune, places, dry_run=dry_run)]
 
 
 def _named(shell: Shell, datasets: Sequence[str]) -> dict[str, DatasetPaths]:
