@@ -172,7 +172,8 @@ def _what_and_why(error: Exception) -> tuple[str, str]:
             why = f"it is not among {', '.join(error.known)}" if error.known else "the data has no keys"
         case DatasetsRLError():
             what, why = _split_message(error.message.partition("\n")[0])  # further lines are a table
-    return what, why
+    notes = error.notes if isinstance(error, DatasetsRLError) else ()
+    return what, "; ".join(filter(None, (why, *notes)))
 
 
 def _split_message(message: str) -> tuple[str, str]:

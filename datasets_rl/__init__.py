@@ -20,7 +20,7 @@ class _Finder:
     """Finder that is asked for the modules of this package which no other finder has found.
 
     A checkout has `datasets_rl.cli` and `datasets_rl.recipes` beside this folder. The wheel has them inside. With the root
-    of the checkout on `__path__`, a walk over all modules would find this package inside of itself, without an end.
+    of the checkout on `__path__`, a walk over all modules would find this package inside this package, without an end.
     """
 
     @staticmethod

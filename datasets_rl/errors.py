@@ -192,6 +192,8 @@ class DatasetsRLError(Exception):
 
     remedy: Remedy
     """What to do next, as data."""
+    notes: tuple[str, ...] = ()
+    """What else is to be known, a sentence each: what failed before, or what fails because of this error."""
 
     def __init__(self, message: str, *, hint: str | Remedy = "") -> None:
         super().__init__(message)
@@ -208,8 +210,9 @@ class DatasetsRLError(Exception):
         self.remedy = Remedy.from_hint(hint)
 
     def __str__(self) -> str:
-        """Return the message, then the hint on the next line."""
-        return f"{self.message}\n{self.hint}" if self.remedy else self.message
+        """Return the message with the notes, then the hint on the next line."""
+        text = "; ".join((self.message, *self.notes))
+        return f"{text}\n{self.hint}" if self.remedy else text
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the way back from a worker process, whatever the subclass's constructor takes."""

@@ -20,7 +20,7 @@ _WRONG_CALL = re.compile(
     r"keyword argument|positional argument|takes (exactly|at most|at least|no|from|\d)|multiple values for|"
     r"required argument|incompatible (function|constructor) arguments|not callable"
 )
-"""What Python, Cython and pybind11 say of a call with arguments that the function does not have."""
+"""Errors of Python, Cython and pybind11 about a call with arguments that the function does not have."""
 _FUNCTION = re.compile(r"([\w.]+)\(\)")
 
 

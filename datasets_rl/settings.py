@@ -295,7 +295,7 @@ def untrusted_keys(path: Path) -> list[str]:
 
 def trust_key(path: Path) -> str:
     """Return the absolute path by which a project file is trusted."""
-    return str(disk.expand_home(path).absolute().parent.resolve() / path.name)
+    return str(disk.real_path(disk.expand_home(path)))
 
 
 def trust_project(path: Path | str | None = None) -> Path:

@@ -116,12 +116,16 @@ def serve(listening, executable):
         _report_ends(children)
         if listening in ready:
             connection, _ = listening.accept()
-            children[connection] = _fork(connection, [listening, *children], [woken, wake], executable)
+            received = _receive(connection)
+            if received is None:
+                connection.close()
+                continue
+            children[connection] = _fork(connection, received, [listening, *children], [woken, wake], executable)
 
 
-def _fork(connection, sockets, pipes, executable):
+def _fork(connection, received, sockets, pipes, executable):
     """Fork the child of a connection, which closes what belongs to the server."""
-    task, files = _receive(connection)
+    task, files = received
     process = os.fork()
     if not process:
         signal.set_wakeup_fd(-1)
@@ -146,12 +150,19 @@ def _report_ends(children):
 
 
 def _receive(connection):
-    size, files, _, _ = socket.recv_fds(connection, 8, 250)
-    task, remaining = b"", int.from_bytes(size, "big")
-    # Not one byte more, which a buffered file may read: a signal that follows the task would be lost.
-    while remaining > len(task) and (more := connection.recv(remaining - len(task))):
-        task += more
-    return json.loads(task), files
+    """Return the task of a client and its files, or None if the client was killed before the task was sent."""
+    files, task = [], b""
+    with contextlib.suppress(ConnectionError):
+        size, files, _, _ = socket.recv_fds(connection, 8, 250)
+        remaining = int.from_bytes(size, "big")
+        # Not one byte more, which a buffered file may read: a signal that follows the task would be lost.
+        while remaining > len(task) and (more := connection.recv(remaining - len(task))):
+            task += more
+        if len(size) == 8 and len(task) == remaining:
+            return json.loads(task), files
+    for file in files:
+        os.close(file)
+    return None
 
 
 def _pass_signals_on(connection, process):

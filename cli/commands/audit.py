@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from datasets_rl.errors import InvalidArgumentError
 from .. import candidates
 from ..errors import SOME_FAILED
 from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments, is_id
-from ..output import Block, Lines, Result, Table
+from ..output import Lines, Result, Table
 from .verify import members_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _DOCUMENT: dict[str, Any] = {"steps": 0, "episodes": 0, "findings": (), "checked
 _TOGETHER = " + "
 _SHOWN = 20
 """Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
+_MARKS = re.compile(r"[\\`*|<]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])\(")
+"""Marks of Markdown in a text. An underscore inside a word is no mark."""
 _WIDE = 160
 """Letters of a remedy that are printed."""
 
@@ -134,14 +137,16 @@ def run(
             found += apply_to_each(shell, [_TOGETHER.join(datasets)], lambda _: _shared(shell, members))
     failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
     reports = [one.value for one in found if one.value]
+    # A folder may hold a dataset of any id, such as the corrected one beside the audited one.
+    named = [(one.value.id if is_id(one.item) else one.item, one.value) for one in found if one.value]
     written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0], members[0])
     if file is None and len(reports) == 1 and _steps(reports[0]):
         command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
         shell.printer.note(f"{command} writes the remedies into a recipe")
     return Result(
         {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
-        [Lines(tuple(_markdown(reports)))] if markdown else [block for one in reports for block in _blocks(one)],
-        quiet=[f"{one.id}\t{finding.level}\t{finding.check}" for one in reports for finding in one.findings],
+        [Lines(tuple(_markdown(shell, named)))] if markdown else [Lines(tuple(_lines(*one))) for one in named],
+        quiet=[f"{name}\t{finding.level}\t{finding.check}" for name, one in named for finding in one.findings],
         code=combined_exit_code([one.code or SOME_FAILED * fails for one, fails in zip(found, failed, strict=True)]),
     )
 
@@ -207,12 +212,8 @@ def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
     return document if outcome.value is None else {**document, **outcome.value.to_json()}
 
 
-def _blocks(found: Audit) -> Iterator[Block]:
-    yield Lines(tuple(_lines(found)))
-
-
-def _lines(found: Audit) -> Iterator[str]:
-    yield f"{found.id}: {_verdict(found)} ({found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks)"
+def _lines(name: str, found: Audit) -> Iterator[str]:
+    yield f"{name}: {_verdict(found)} ({found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks)"
     for finding in found.findings[:_SHOWN]:
         yield f"  {finding.level}: {finding.check}: {finding.message}"
         if finding.remedy:
@@ -229,9 +230,9 @@ def _verdict(found: Audit) -> str:
     return f"findings: {', '.join(words)}" if words else "no findings"
 
 
-def _markdown(reports: list[Audit]) -> Iterator[str]:
-    for found in reports:
-        yield f"## Audit of {found.id}"
+def _markdown(shell: Shell, named: Sequence[tuple[str, Audit]]) -> Iterator[str]:
+    for name, found in named:
+        yield f"## Audit of {_plain(name)}"
         yield ""
         yield f"{found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks: {_verdict(found)}."
         yield ""
@@ -240,16 +241,27 @@ def _markdown(reports: list[Audit]) -> Iterator[str]:
             yield "| --- | --- | --- | --- |"
             yield from map(_markdown_row, found.findings)
             yield ""
-        if lengths := [f"* {one}" for one in found.lengths if one.named]:
+            if _steps(found) and _TOGETHER not in name:
+                command = shell.rlds("audit", name, "--remedies", "corrected.toml")
+                yield (
+                    f"A remedy `-t ...` is a step of `rlds preprocess`. `{command}` writes the remedies of all proofs and strong "
+                    "findings into a recipe. Numbers of episodes and rows start from 0."
+                )
+                yield ""
+        if lengths := [f"* {_plain(str(one))}" for one in found.lengths if one.named]:
             yield from (*lengths, "")
 
 
 def _markdown_row(finding: Finding) -> str:
-    cells = (finding.level, finding.check, finding.message, _remedy(finding))
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {finding.level} | {finding.check} | {_plain(finding.message)} | {_remedy(finding)} |"
 
 
 def _remedy(finding: Finding) -> str:
     """Return a remedy as Markdown: a step as code, a sentence as a sentence."""
     text = str(finding.remedy)
-    return f"`{text}`" if text.startswith("-t ") else text
+    return f"`{text.replace('|', chr(92) + '|')}`" if text.startswith("-t ") else _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Return a text as Markdown that shows the text: what names and texts of a dataset have of its marks is no mark."""
+    return _MARKS.sub(r"\\\g<0>", " ".join(text.split()))

@@ -182,7 +182,7 @@ def _source_option(name: str, owners: Sequence[tuple[str, Option]]) -> inspect.P
     helps: dict[str, list[str]] = {}
     for source, described in owners:
         helps.setdefault(described.help.rstrip("."), []).append(source)
-    # What several sources share is an option of all that have such data.
+    # An option that several sources share is an option of every source with such data.
     text = "; ".join(text if len(sources) > 1 else f"{sources[0]}: {text}" for text, sources in helps.items())
     option = typer.Option(
         f"--{name}", metavar="|".join(values) or "VALUE", help=f"{text}.", autocompletion=lambda: list(values)

@@ -199,8 +199,12 @@ def _catalog_result(shell: Shell, shown: Sequence[DatasetInfo], total: int, _: s
     return Result(data, [table], quiet=[one.id for one in shown])
 
 
+def _issues_text(dataset: DatasetInfo) -> str:
+    return count_text(len(dataset.known_issues), "known issue") if dataset.known_issues else ""
+
+
 def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
-    notes = (dataset.origin, "deprecated" if dataset.deprecated else "", dataset.title)
+    notes = (dataset.origin, "deprecated" if dataset.deprecated else "", _issues_text(dataset), dataset.title)
     return (
         dataset.id,
         "yes" if dataset.folder is not None else "-",
@@ -217,8 +221,7 @@ def _catalog_cells(dataset: DatasetInfo) -> tuple[str, ...]:
 
 def _piped_cells(dataset: DatasetInfo) -> tuple[str, ...]:
     """Return the cells of the listing in full, with plain numbers, and the accuracy of each."""
-    issues = count_text(len(dataset.known_issues), "known issue") if dataset.known_issues else ""
-    notes = filter(None, (dataset.origin, "deprecated" if dataset.deprecated else "", issues))
+    notes = filter(None, (dataset.origin, "deprecated" if dataset.deprecated else "", _issues_text(dataset)))
     return (
         dataset.id,
         "yes" if dataset.folder is not None else "-",

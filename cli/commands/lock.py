@@ -69,10 +69,11 @@ def run(
     changes = [*_changes(written.former, lock)]
     if written.changed and written.former is not None and not changes:
         changes = ["the text differs"]
-    state = "changed" if written.changed else "unchanged"
+    state = "unchanged" if not written.changed else "written" if written.former is None else "changed"
     if check and written.changed:
         state = "not up to date"
-    lines = (f"{lock.path}: {len(lock.datasets):,} datasets, {state}", *(f"  {change}" for change in changes))
+    count = "1 dataset" if len(lock.datasets) == 1 else f"{len(lock.datasets):,} datasets"
+    lines = (f"{lock.path}: {count}, {state}", *(f"  {change}" for change in changes))
     return Result(
         {
             "path": str(lock.path),

@@ -19,7 +19,7 @@ from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
     from datasets_rl.buffers.mixture import Mixture
-    from datasets_rl.identifying.shared import Shared
+    from datasets_rl.format.copies import Shared
 
 GROUP = "Prepare"
 _SHARE = re.compile(r"(?P<name>.+):(?P<share>[0-9]*\.?[0-9]+)")
@@ -95,7 +95,8 @@ def run(
         check_batch_transforms([*map(parse_inline, transforms or ())], one)
     shell.import_torch()
     from datasets_rl.datasets.open_mixture import mixture
-    from datasets_rl.identifying.shared import shared_episodes
+    from datasets_rl.format.copies import shared_episodes, telling_fingerprints
+    from datasets_rl.format.reader import StoredDataset
 
     settings: dict[str, Any] = {
         "batch_size": batch_size,
@@ -120,7 +121,7 @@ def run(
         if file.exists() and not force and not disk.has_content(file, text.encode()):
             raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
         disk.write_text(file, text)
-    shared = shared_episodes(folders)
+    shared = shared_episodes([telling_fingerprints(StoredDataset(folder)) for folder in folders])
     return Result(
         {
             "file": out,
@@ -128,7 +129,7 @@ def run(
             "members": _members_json(mixed, datasets, folders),
             "keys": mixed.keys_of_members,
             "shared": [
-                {"datasets": [datasets[one.first], datasets[one.second]], "episodes": one.episodes} for one in shared
+                {"datasets": [datasets[one.first], datasets[one.second]], "episodes": len(one)} for one in shared
             ],
         },
         [Lines((text.rstrip("\n") if out is None else str(out),))],
@@ -142,7 +143,7 @@ def run(
 
 
 def _shared_table(shared: Sequence[Shared], datasets: list[str]) -> Table:
-    rows = tuple((datasets[one.first], datasets[one.second], f"{one.episodes:,}") for one in shared)
+    rows = tuple((datasets[one.first], datasets[one.second], f"{len(one):,}") for one in shared)
     return Table(("dataset", "other dataset", "episodes in both"), rows)
 
 

@@ -201,6 +201,7 @@ def _preprocess(
     before = store.current_version(plan_result(source, recipe, **where).paths)
     shell.import_torch()
     from datasets_rl.preprocessing import preprocess
+    from datasets_rl.preprocessing.steps.split import splits_in
 
     folder = preprocess(source, recipe, **options)
     manifest = Manifest.read(folder)
@@ -220,6 +221,9 @@ def _preprocess(
     )
     for key, order in derived.manifest.orders.items():
         shell.printer.note(f"{key} is, in this order: {order}")
+    last = len(manifest.history) - 1
+    for sentence in splits_in(manifest.history[last]["recipe"]["steps"], manifest.fitted(last)):
+        shell.printer.note(f"{called}: {sentence}")
     return derived
 
 
@@ -258,6 +262,7 @@ def _preview_blocks(preview: Preview) -> Iterator[Block]:
         ("free now", size_text(preview.free_bytes)),
         ("fingerprint", preview.fingerprint),
         *((f"{key}, in order", order) for key, order in preview.orders.items()),
+        *(("split", sentence) for sentence in preview.splits),
     )
     yield Facts(facts, title=preview.id)
     rows = tuple(

@@ -81,7 +81,7 @@ def run(
     syncing = Syncing(lock, settings, places or (), make_engine(engine, address), jobs)
     wanted = {one.id: one for one in lock.datasets if not one.is_parent}
     if check:
-        return _check(syncing, wanted)
+        return _check(shell, syncing, wanted)
     found = apply_to_each(shell, wanted, lambda name: syncing.make(wanted[name]))
     for one in found:
         if one.value is not None:
@@ -95,8 +95,9 @@ def run(
     )
 
 
-def _check(syncing: Syncing, wanted: dict[str, LockedDataset]) -> Result:
-    found = {name: syncing.check(dataset) for name, dataset in wanted.items()}
+def _check(shell: Shell, syncing: Syncing, wanted: dict[str, LockedDataset]) -> Result:
+    outcomes = apply_to_each(shell, wanted, lambda name: syncing.check(wanted[name]))
+    found = {one.item: one.value for one in outcomes if one.value is not None}
     lines = [
         line
         for name, problems in found.items()
@@ -110,5 +111,5 @@ def _check(syncing: Syncing, wanted: dict[str, LockedDataset]) -> Result:
         },
         [Lines(tuple(lines))],
         quiet=[name for name, problems in found.items() if problems],
-        code=SOME_FAILED if any(found.values()) else 0,
+        code=SOME_FAILED if any(found.values()) else combined_exit_code([one.code for one in outcomes]),
     )

@@ -6,6 +6,7 @@ The features are those of an export to LeRobot, see `datasets_rl.exporting.lerob
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -33,6 +34,8 @@ from datasets_rl.exporting.lerobot_features import (
     ranked,
     task_field,
 )
+from datasets_rl.fingerprints.fingerprint import Fingerprints
+from datasets_rl.format.copies import first_copies, telling_fingerprints
 from datasets_rl.format.schema import Field
 from datasets_rl.libraries import importing
 from datasets_rl.storages.dataset import DatasetStorage
@@ -80,7 +83,7 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
         self.image_transforms = image_transforms
         self.tolerance_s = tolerance_s
         self.delta_timestamps = delta_timestamps
-        self._storage = storage
+        self._storage, self._stored = storage, content.stored
         self.delta_indices = None if delta_timestamps is None else self._delta_indices(delta_timestamps)
         self._plain: list[Key] = []
         windows: dict[tuple[int, ...], list[str]] = {}
@@ -135,7 +138,8 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
     def split(self, eval_split: float) -> tuple[LeRobotFrames, LeRobotFrames | None]:
         """Return the frames for training and the held-out frames, as ``make_train_eval_datasets`` of LeRobot.
 
-        The last ``ceil(n * eval_split)`` of the n episodes of each task are held out, without image transforms.
+        The last ``ceil(n * eval_split)`` of the n episodes of each task are held out, without image transforms. A warning
+        says how many of them have copies among the episodes for training.
 
         Args:
             eval_split: The share of the episodes, in [0, 1). With 0, nothing is held out, and the second is None.
@@ -158,7 +162,18 @@ class LeRobotFrames(Dataset[dict[str, Any]]):
                 f"eval_split is {eval_split}, which leaves 0 of {sum(map(len, tasks.values()))} episodes for training"
             )
         held = [one for task, numbers in tasks.items() for one in numbers[len(numbers) - held_out[task] :]]
+        firsts = first_copies(self._fingerprints())
+        if copies := int(np.isin(firsts[held], firsts[train]).sum()):
+            warnings.warn(
+                f"{copies:,} of {len(held):,} held-out episodes of {self.repo_id} have copies among the episodes for training, which "
+                "makes the evaluation loss too small: the step split of a recipe has copies on one side",
+                stacklevel=2,
+            )
         return self._with(train, self.image_transforms), self._with(held, None)
+
+    def _fingerprints(self) -> Fingerprints:
+        rows = self._storage.rows if isinstance(self._storage, View) else None
+        return telling_fingerprints(self._stored, rows, self.meta.table)
 
     def _with(self, episodes: Sequence[int], image_transforms: Callable[[Any], Any] | None) -> LeRobotFrames:
         made = object.__new__(type(self))

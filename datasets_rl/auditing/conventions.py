@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
-from datasets_rl.auditing.run import open_named
+from datasets_rl.auditing.run import open_members
 from datasets_rl.settings import Settings
 from datasets_rl.ted.keys import Key, dotted_name
 
@@ -87,7 +87,7 @@ def audit_mixture(
         ManifestError: If a manifest cannot be trusted.
     """
     settings = settings or Settings.from_env()
-    compared = [_Member(shown, Data(steps)) for shown, steps in open_named(members, settings=settings)]
+    compared = [_Member(*member) for member in open_members(members, settings=settings)]
     findings: list[Finding] = []
     skipped = {}
     if len(compared) < 2:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets_rl.fingerprints.fingerprint import Fingerprints
+from datasets_rl.format.copies import telling_fingerprints
 from datasets_rl.format.quantiles import sample_rows
 from datasets_rl.format.schema import Field, holds_images
 from datasets_rl.look.steps import StepReader
@@ -109,6 +111,21 @@ class Data:
     def last_terminated(self) -> NDArray[np.bool_]:
         """Whether each episode is terminated, bool [E]."""
         return np.asarray(self.steps.take(NEXT_TERMINATED, self.episodes.stops - 1), np.bool_).reshape(-1)
+
+    def has_outcome(self, episode: int) -> bool:
+        """Return whether the last step says how the episode ended: by termination, or by the only reward unlike those before.
+
+        Without this step, a success looks like a failure.
+        """
+        rows = np.array(self.episodes.rows(episode))
+        rewards = [self.take(key, rows) for key in self.rewards]
+        alone = [bool((one[:-1] == one[:1]).all() and (one[-1] != one[0]).any()) for one in rewards]
+        return bool(self.last_terminated[episode]) or any(alone)
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """The fingerprints of the episodes, [E], with information in the fields that say which episode this is."""
+        return telling_fingerprints(self.steps.stored, self.steps.rows, self.steps.episodes)
 
     @property
     def images(self) -> Sequence[Key]:

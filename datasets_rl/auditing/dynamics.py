@@ -71,7 +71,7 @@ class Dynamics:
             for key, one in zip(self.actions, acts, strict=True)
         ]
         has_after &= np.isfinite(np.hstack([now[:, :1], *acts])).all(axis=1)
-        change = np.abs(after - now)[has_after]
+        change = np.abs(after[has_after] - now[has_after])
         moving = (np.median(change, axis=0) > 0) if len(change) else np.zeros(now.shape[1], np.bool_)
         chosen = np.flatnonzero(moving)[:_ELEMENTS]
         edges = np.cumsum([0, *(sample.now.shape[1] for sample in samples.values())])

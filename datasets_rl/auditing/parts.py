@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from pathlib import Path
 
-from datasets_rl.auditing.checks.duplicate_episodes import DuplicateEpisodes, long_enough
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets_rl.auditing.checks.duplicate_episodes import INFORMATION, NO_INFORMATION
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Audit, Finding
+from datasets_rl.auditing.finding import Audit, Finding, Level
 from datasets_rl.auditing.remedy import drop
-from datasets_rl.auditing.run import measure_check, open_named
+from datasets_rl.auditing.run import open_members
+from datasets_rl.format.copies import Shared, equal_digests, shared_episodes
 from datasets_rl.settings import Settings
+from datasets_rl.ted.keys import dotted_name
 
 _NAMED = 1_000
 
@@ -20,12 +24,18 @@ class SharedEpisodes:
     """The check of several datasets for equal episodes, which looks at all of them together, and therefore is not a check of a dataset."""
 
     name = "shared_episodes"
-    rule = "An episode of a dataset has the same states and actions in every step as an episode of another dataset, as in duplicate_episodes."
+    rule = (
+        f"An episode of a dataset has the same values as an episode of another dataset, in an observation or action with {INFORMATION}, that no "
+        "other episode of its dataset shares. A proof is equal in all observations and actions, other copies are strong."
+    )
     why = (
         "If one dataset is for training and the other for validation, the validation loss is too small. In a mixture, the episode counts "
         "twice."
     )
-    limits = "Datasets with other fields are not compared. Copies with another cast, scale or length are not found."
+    limits = (
+        "Copies with another cast, scale or length of all observations and actions are not found. A script that acts once in each dataset is "
+        "a copy in the actions."
+    )
 
 
 def audit_parts(
@@ -46,57 +56,50 @@ def audit_parts(
         ManifestError: If a manifest cannot be trusted.
     """
     settings = settings or Settings.from_env()
-    parts = [(shown, Data(steps)) for shown, steps in open_named(datasets, settings=settings)]
-    check = DuplicateEpisodes()
-    groups: dict[tuple[str, ...], list[tuple[str, Data]]] = {}
-    for shown, data in parts:
-        if fields := check.fields(data):
-            groups.setdefault(fields, []).append((shown, data))
+    parts = open_members(datasets, settings=settings)
+    known = [part for part in parts if part[1].fingerprints.informative().any()]
     findings: list[Finding] = []
-    compared = [group for group in groups.values() if len(group) > 1]
-    for group in compared:
-        hashes = [_hashes(check, shown, data, settings) for shown, data in group]
-        for one, other in combinations(range(len(group)), 2):
-            findings += _shared(check, group[one], group[other], hashes[one], hashes[other])
+    for shared in shared_episodes([data.fingerprints for _, data in known]):
+        findings += _findings(shared, known[shared.first], known[shared.second])
     return Audit(
         id=name,
         steps=sum(len(data) for _, data in parts),
         episodes=sum(len(data.episodes) for _, data in parts),
         findings=tuple(findings),
-        checked=(SharedEpisodes.name,) if compared else (),
-        skipped={} if compared else {SharedEpisodes.name: "no two datasets have the same narrow states and actions"},
+        checked=(SharedEpisodes.name,) if len(known) > 1 else (),
+        skipped={} if len(known) > 1 else {SharedEpisodes.name: NO_INFORMATION},
     )
 
 
-def _hashes(check: DuplicateEpisodes, name: str, data: Data, settings: Settings) -> dict[tuple[int, int], int]:
-    """Return the first episode with each hash and length."""
-    measures = measure_check(data, check, (), name=name, settings=settings)
-    fit = long_enough(data, measures)[::-1].tolist()
-    return {(int(measures["hash"][one]), int(data.episodes.lengths[one])): one for one in fit}
-
-
-def _shared(
-    check: DuplicateEpisodes,
-    first: tuple[str, Data],
-    second: tuple[str, Data],
-    of_first: dict[tuple[int, int], int],
-    of_second: dict[tuple[int, int], int],
-) -> Iterator[Finding]:
-    """Yield the finding that two datasets have equal episodes, if they have any."""
+def _findings(shared: Shared, first: tuple[str, Data], second: tuple[str, Data]) -> Iterator[Finding]:
+    """Yield the findings that a second dataset has episodes of a first one: those that are equal, and those that are equal in some fields."""
     (one, data), (other, others) = first, second
-    suspected = [(of_first[code], of_second[code]) for code in of_first.keys() & of_second.keys()]
-    pairs = sorted(pair for pair in suspected if check.are_equal(data, pair[0], others, pair[1]))
-    if not pairs:
-        return
-    copies = sorted(copy for _, copy in pairs)
-    several = len(pairs) > 1
-    yield Finding(
-        SharedEpisodes.name,
-        "proof",
-        f"{len(pairs):,} of {len(others.episodes):,} episodes of {other} {'are' if several else 'is'} equal to "
-        f"{'episodes' if several else 'an episode'} of {one} in all states and actions, {'such as ' if several else ''}episode "
-        f"{pairs[0][1]:,} of {other} to episode {pairs[0][0]:,} of {one}: a policy that is trained on one dataset cannot be validated by "
-        "the other",
-        evidence={"copies": len(pairs), "datasets": [one, other], "pairs": [list(pair) for pair in pairs[:_NAMED]]},
-        remedy=f"{drop(copies)} in {other}",
-    )
+    is_proof = shared.whole & _are_constants_equal(data, others, shared.pairs)
+    kinds: list[tuple[Level, NDArray[np.bool_], str]] = [
+        ("proof", is_proof, "all observations and actions"),
+        ("strong", ~is_proof, " and ".join(shared.fields) or "some observations or actions"),
+    ]
+    for level, chosen, fields in kinds:
+        pairs = sorted(map(tuple, shared.pairs[chosen].tolist()))
+        if not pairs:
+            continue
+        several = len(pairs) > 1
+        yield Finding(
+            SharedEpisodes.name,
+            level,
+            f"{len(pairs):,} of {len(others.episodes):,} episodes of {other} {'are' if several else 'is'} equal to "
+            f"{'episodes' if several else 'an episode'} of {one} in {fields}, {'such as ' if several else ''}episode {pairs[0][1]:,} of {other} "
+            f"to episode {pairs[0][0]:,} of {one}: a policy that is trained on one dataset cannot be validated by the other",
+            evidence={"copies": len(pairs), "datasets": [one, other], "pairs": [list(pair) for pair in pairs[:_NAMED]]},
+            remedy=f"{drop(sorted(copy for _, copy in pairs))} in {other}",
+        )
+
+
+def _are_constants_equal(data: Data, others: Data, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which pairs of episodes, [n, 2], have equal states and actions under equal keys, also those without information, [n]."""
+    names, other_names = ({dotted_name(key) for key in [*one.states, *one.actions]} for one in (data, others))
+    equal = np.ones(len(pairs), np.bool_)
+    for name in names & other_names:
+        digests = data.fingerprints.digests(name)[pairs[:, 0]], others.fingerprints.digests(name)[pairs[:, 1]]
+        equal &= equal_digests(*digests)
+    return equal

@@ -12,6 +12,7 @@ recipe    [[step]]
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,9 @@ _ORDER = ("drop_episodes", "split_episodes", "trim_steps", "fix_shift")
 that."""
 _LAST = ("fix_signs", "fix_wraps", "fix_ends")
 _REASONS = 3
+_UNITS, _JUMPS = "unit_changes", "joined_episodes"
+_NO_SEAMS = frozenset({_UNITS, "repeated_seeds"})
+"""Checks whose findings no seam can give."""
 _SEAM = 2
 """Steps between two places that are one seam."""
 
@@ -53,7 +57,8 @@ class Correction:
 
     def __str__(self) -> str:
         named = [f"{name}={_inline(value)}" for name, value in self.arguments.items()]
-        return f"-t {self.step}:{','.join([*map(str, self.places), *named])}".rstrip(":")
+        step = f"{self.step}:{','.join([*map(str, self.places), *named])}".rstrip(":")
+        return f"-t {shlex.quote(step)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as in a recipe: its name as `use`, and its arguments."""
@@ -69,6 +74,20 @@ def drop(episodes: Iterable[int]) -> Correction:
 def shift(key: str, steps: int, episodes: Iterable[int] = ()) -> Correction:
     """Return the step that gives a field of step t the value of step t + `steps`, by default in all episodes."""
     return Correction("fix_shift", _spans(episodes), {"key": key, "steps": steps})
+
+
+def shift_episode(data: Data, key: str, steps: int, episode: int) -> Correction:
+    """Return the step that gives a field of step t of an episode the value of step t + `steps`.
+
+    A shift to a following step drops the last steps, which have no value. If these say how the episode ended, the episode is dropped.
+    """
+    return drop([episode]) if steps > 0 and data.has_outcome(episode) else shift(key, steps, [episode])
+
+
+def dropped_by_shift(steps: int) -> str:
+    """Return in words what a shift of the whole dataset drops, for the end of a message. Empty if no rewards are dropped."""
+    count = f"{steps} steps" if steps > 1 else "step"
+    return f". The remedy drops the last {count} of each episode, with the rewards there" if steps > 0 else ""
 
 
 def scale(key: str, factor: float, episodes: Iterable[int] = ()) -> Correction:
@@ -158,7 +177,10 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
 
     The seam of an episode that is two looks like other faults, too: like a gap of the clock, a quaternion that flips, an outlier. Such an
     episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: what is left shows in the next audit.
+    A proof, such as a NaN, and a finding about other rows are no look of a seam: they keep their remedy.
     """
+    units = {episode for finding in findings if finding.check == _UNITS for episode in finding.episodes}
+    findings = [_in_unit(finding, units) for finding in findings]
     seams: dict[int, list[int]] = {}
     # A hint must not keep a surer finding from its remedy, unless that is about the same rows.
     sure = [finding.rows for finding in findings if finding.level != "hint"]
@@ -166,12 +188,40 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
         _unrepeated(finding, seams) if finding.level != "hint" or _touches(finding.rows, sure) else finding
         for finding in findings
     ]
-    return [_spared(finding, seams.keys()) for finding in settled]
+    rows = [span for one in settled if _divides(one) for span in one.rows]
+    return [_spared(finding, seams.keys()) if _may_be_seam(finding, rows) else finding for finding in settled]
+
+
+def _in_unit(finding: Finding, units: AbstractSet[int]) -> Finding:
+    """Return a finding that divides no episode in another unit for a jump: the other unit jumps more than others, and at its edges."""
+    if finding.check != _JUMPS or not _divides(finding) or units.isdisjoint(finding.episodes):
+        return finding
+    return replace(
+        finding,
+        remedy="the episode is in another unit, which may be the reason of this finding: audit the result again",
+    )
+
+
+def _divides(finding: Finding) -> bool:
+    return isinstance(finding.remedy, Correction) and finding.remedy.step == "split_episodes"
+
+
+def _may_be_seam(finding: Finding, seams: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a finding may be what a seam looks like: it is no proof, and its rows, if it has any, are around a seam."""
+    if isinstance(finding.remedy, Correction) and finding.remedy.step == "trim_steps":
+        return True  # the steps of a divided episode are counted from the start of each part
+    if finding.level == "proof" or finding.check in _NO_SEAMS:
+        return False
+    return not finding.rows or any(
+        start - _SEAM <= stop_of_seam and start_of_seam <= stop + _SEAM
+        for start, stop in finding.rows
+        for start_of_seam, stop_of_seam in seams
+    )
 
 
 def _unrepeated(finding: Finding, seams: dict[int, list[int]]) -> Finding:
     """Return a finding whose remedy divides at new places alone, which are added to the steps of the seams by episode."""
-    if not isinstance(finding.remedy, Correction) or finding.remedy.step != "split_episodes":
+    if not _divides(finding) or not isinstance(finding.remedy, Correction):
         return finding
     places = [(int(episode), int(step)) for episode, step in (str(one).split("/") for one in finding.remedy.places)]
     new = [one for one in places if all(abs(one[1] - step) > _SEAM for step in seams.get(one[0], ()))]
@@ -202,9 +252,12 @@ def _spared(finding: Finding, divided: AbstractSet[int]) -> Finding:
         return finding
     if left := named - divided:
         return replace(finding, remedy=replace(finding.remedy, places=_spans(left)))
+    several = len(named) > 1
+    numbers = ", ".join(f"{episode:,}" for episode in sorted(named)[:_REASONS]) + " and more" * (len(named) > _REASONS)
     return replace(
         finding,
-        remedy=f"episode {min(named):,} is divided after another finding, which may be the reason of this one: audit the result again",
+        remedy=f"{'episodes' if several else 'episode'} {numbers} {'are' if several else 'is'} divided after another finding, which may be "
+        "the reason of this one: audit the result again",
     )
 
 

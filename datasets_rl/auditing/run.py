@@ -19,6 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from datasets_rl import disk
+from datasets_rl.auditing._threads import one_matrix_thread
 from datasets_rl.auditing.block import Block, merge
 from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
@@ -106,8 +107,8 @@ def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settin
     return StepReader(stored), shown_id(folder, stored.manifest.id, settings=settings)
 
 
-def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, StepReader]]:
-    """Return the steps of several stored datasets, each with the id under which it is shown, or what was given if two have one id.
+def open_members(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, Data]]:
+    """Return several stored datasets to audit together, each with the id under which it is shown, or what was given if two have one id.
 
     Raises:
         UnknownIdError: If there is no such id, or a dataset is not stored.
@@ -115,7 +116,7 @@ def open_named(datasets: Sequence[str | Path], *, settings: Settings) -> list[tu
     """
     opened = [(one, *open_steps(one, root=None, settings=settings)) for one in datasets]
     shown = Counter(name for _, _, name in opened)
-    return [(name if shown[name] == 1 else str(one), steps) for one, steps, name in opened]
+    return [(name if shown[name] == 1 else str(one), Data(steps)) for one, steps, name in opened]
 
 
 def _chosen(names: Sequence[str] | None) -> list[Check]:
@@ -141,7 +142,12 @@ class _Look:
 
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
-    data = Data(steps)
+    # Values that are not finite are findings, and differences of infinite values are no reason to warn.
+    with one_matrix_thread(), np.errstate(invalid="ignore"):
+        return _audited(Data(steps), checks, name, settings)
+
+
+def _audited(data: Data, checks: Sequence[Check], name: str, settings: Settings) -> Audit:
     looks, skipped = _looks(data, checks)
     measured = _measured(data, looks, name, settings)
     findings: list[Finding] = []
@@ -201,12 +207,6 @@ def _controls(
         found = control(look.check.name, key, _score(data, look, measured), named, data.episodes.lengths)
         if found is not None:
             yield found
-
-
-def measure_check(data: Data, check: Check, key: Key, *, name: str, settings: Settings) -> Measures:
-    """Return the measures of all episodes of a check."""
-    look = _Look(check, key)
-    return _measured(data, [look], name, settings)[look.name]
 
 
 def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings) -> dict[str, Measures]:

@@ -49,7 +49,7 @@ def as_form(batch: Any, form: BatchForm) -> Any:
         form: See the module.
 
     Raises:
-        InvalidArgumentError: If the batch is no TensorDict.
+        InvalidArgumentError: If the batch is not a TensorDict.
     """
     if not is_tensor_collection(batch):
         raise InvalidArgumentError(
@@ -159,7 +159,7 @@ def select_fields(batch: Any, names: Iterable[str | Key], info: Mapping[Any, Any
 
     Raises:
         UnknownKeyError: If the batch has no such field.
-        InvalidArgumentError: If the batch is no TensorDict.
+        InvalidArgumentError: If the batch is not a TensorDict.
     """
     if not is_tensor_collection(batch):
         raise InvalidArgumentError(f"keys were given, and the batch is a {type(batch).__name__}, expected a TensorDict")

@@ -18,7 +18,7 @@ from datasets_rl.settings import Settings
 from datasets_rl.sources.base import bibtex_entries
 from datasets_rl.store.find import locate
 
-_SPECIAL = re.compile(r"[&%$#_]")
+_SPECIAL = re.compile(r"[&%$#_~^]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _misc(dataset_id: str, title: str, *, note: str, url: str = "") -> Citation:
 
 def _escape(text: str) -> str:
     plain = " ".join(text.replace("\\", " ").replace("{", "(").replace("}", ")").split())
-    return _SPECIAL.sub(lambda match: f"\\{match[0]}", plain)
+    return _SPECIAL.sub(lambda match: f"\\{match[0]}{'{}' if match[0] in '~^' else ''}", plain)
 
 
 def _merge(citations: Iterable[Citation]) -> tuple[Citation, ...]:

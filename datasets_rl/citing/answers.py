@@ -5,12 +5,16 @@ The questions follow "Datasheets for Datasets" (Gebru et al., 2021), as far as a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from datasets_rl.citing.statement import Statement
-from datasets_rl.format.manifest import Manifest
+from datasets_rl.errors import DatasetsRLError
+from datasets_rl.format.manifest import Manifest, converter_version
+from datasets_rl.preprocessing.naming import make_step
 
 _FILES = 5
 """Raw files that are listed. The manifest has all of them."""
@@ -29,7 +33,7 @@ class Answer:
     lines: tuple[str, ...] = ()
     """The answer, plain text, a sentence or an item each. Empty if nobody stated the answer."""
     note: str = ""
-    """What stands in croissant.json in place of the answer, because Croissant requires a value."""
+    """Why there is no answer, or what stands in croissant.json in its place, because Croissant requires a value."""
 
 
 def open_answers(statement: Statement) -> list[Answer]:
@@ -39,7 +43,7 @@ def open_answers(statement: Statement) -> list[Answer]:
 
 def answers_of(statement: Statement) -> Iterator[Answer]:
     """Yield all questions in order, with the answers."""
-    yield from _motivation()
+    yield from _motivation(statement)
     yield from _composition(statement)
     yield from _collection(statement)
     yield from _preprocessing(statement)
@@ -62,7 +66,7 @@ def issue_lines(manifest: Manifest) -> list[str]:
 def finding_lines(statement: Statement) -> list[str]:
     """Return the findings of the audit, the surest first, a sentence each. Empty without an audit."""
     findings = () if statement.audit is None else statement.audit.findings
-    lines = [f"{one.message} ({one.level})" for one in findings[:_FINDINGS]]
+    lines = [f"{one.message.removesuffix('.')} (level: {one.level})" for one in findings[:_FINDINGS]]
     more = len(findings) - _FINDINGS
     return [*lines, f"and {more:,} more findings"] if more > 0 else lines
 
@@ -74,6 +78,11 @@ def audit_line(statement: Statement) -> str:
     count = len(statement.audit.findings)
     found = f"{count:,} findings" if count > 1 else f"{count or 'no'} finding"
     return f"An audit of all steps made {len(statement.audit.checked)} checks and has {found}"
+
+
+def decision_lines(manifest: Manifest) -> list[str]:
+    """Return what the conversion decided, each with the number of the steps, episodes or files, a sentence each."""
+    return [f"{one.text.removesuffix('.')} ({one.count:,})" for one in manifest.decisions]
 
 
 def missing_line(manifest: Manifest) -> str:
@@ -104,7 +113,12 @@ def raw_lines(manifest: Manifest) -> list[str]:
         lines.append("a part of the upstream's dataset: " + _entries(manifest.selection))
     if isinstance(address := manifest.copied_from.get("address"), str):
         lines.append(f"a copy of {address}")
-    return [*lines, *(f"recorded or appended: {text}" for text in manifest.recordings)]
+    return [*lines, *map(_recording, manifest.recordings)]
+
+
+def _recording(entry: str) -> str:
+    name, _, count = entry.rpartition(":")
+    return f"{count} recorded or appended {'episode' if count == '1' else 'episodes'} ({name})"
 
 
 def recipe_lines(manifest: Manifest) -> list[str]:
@@ -113,63 +127,68 @@ def recipe_lines(manifest: Manifest) -> list[str]:
     for run in manifest.history:
         lines += [f"merged with {member.get('id')}" for member in run.get("merged", ())]
         recipe = run.get("recipe", {})
-        steps = [_step(step) for step in recipe.get("steps", ())]
+        is_own = run.get("version") == converter_version()
+        steps = [_step(step, is_own=is_own) for step in recipe.get("steps", ())]
         if steps:
             name = f"recipe {recipe['name']}, " if recipe.get("name") else ""
             lines.append(f"{', '.join(steps)} ({name}seed {run.get('seed', 0)})")
     return lines
 
 
-def _motivation() -> Iterator[Answer]:
+def _motivation(statement: Statement) -> Iterator[Answer]:
     section = "Motivation"
     yield Answer(section, "purpose", "For what purpose was the dataset created?")
-    yield Answer(section, "creators", "Who created the dataset?")
+    yield Answer(section, "creators", "Who created the dataset?", tuple(_stated(statement.manifest, "author")))
     yield Answer(section, "funding", "Who funded the creation of the dataset?")
 
 
 def _composition(statement: Statement) -> Iterator[Answer]:
     section, manifest = "Composition", statement.manifest
     fields = [
-        f"{field.name}: {'text' if field.text else field.read_dtype.name}, shape of a step {list(field.shape)}"
+        f"{field.name}: {'text' if field.text else field.read_dtype.name}, shape of a step {field.shape}"
         for field in manifest.schema
     ]
     yield Answer(
         section,
         "content",
         "What do the instances represent, and how many are there?",
-        (f"{content_line(manifest)}, {manifest.bytes:,} bytes in the stored format of datasets-rl.", *fields),
+        (
+            f"{content_line(manifest)}, {manifest.bytes:,} bytes in the stored format of datasets-rl.",
+            *_stated(manifest, "description"),
+            *_spreads(manifest),
+            *fields,
+        ),
     )
     yield Answer(section, "missing values", "Is information missing from instances?", (missing_line(manifest),))
-    yield Answer(section, "splits", "Are there recommended data splits?", statement.parts)
+    yield Answer(section, "splits", "Are there recommended data splits?", statement.splits)
     yield Answer(
         section, "known issues", "Are there known errors, noise or redundancies?", tuple(issue_lines(manifest))
     )
     summary = audit_line(statement)
     lines = (f"{summary}.", *finding_lines(statement)) if summary else ()
-    yield Answer(section, "audit", "What did an automatic audit find?", lines)
+    yield Answer(section, "audit", "What did an automatic audit find?", lines, "no audit was made")
     yield Answer(section, "personal data", "Does the dataset contain personal, confidential or offensive data?")
 
 
 def _collection(statement: Statement) -> Iterator[Answer]:
     section, manifest = "Collection", statement.manifest
     yield Answer(section, "raw data", "From which files were the data made?", tuple(raw_lines(manifest)))
-    stated = ("algorithm", "policy", "robot", "author", "description")
-    texts = [f"{name}: {one}" for name in stated if isinstance(one := manifest.stated(name), str) and one.strip()]
-    yield Answer(section, "policy", "How were the data acquired: which policy or person acted?", tuple(texts))
+    texts = tuple(_stated(manifest, "algorithm", "policy", "robot"))
+    yield Answer(section, "policy", "How were the data acquired: which policy or person acted?", texts)
     yield Answer(section, "time of collection", "Over what time were the data collected?")
 
 
 def _preprocessing(statement: Statement) -> Iterator[Answer]:
     section, manifest = "Preprocessing", statement.manifest
-    decisions = [f"{one.text} ({one.count:,})" for one in manifest.decisions]
+    decisions = decision_lines(manifest)
     yield Answer(
         section,
         "alignment",
         "Which decisions did the conversion take on alignment and correction?",
         tuple(decisions or ["The conversion took no decision."]) if manifest.converter else (),
     )
-    recipes = recipe_lines(manifest) or ["No recipe was applied to the converted data."]
-    yield Answer(section, "recipe", "Was the dataset preprocessed after the conversion?", tuple(recipes))
+    recipes = recipe_lines(manifest) or ["No recipe was applied."]
+    yield Answer(section, "recipe", "Was the dataset preprocessed by datasets-rl?", tuple(recipes))
 
 
 def _uses(statement: Statement) -> Iterator[Answer]:
@@ -181,6 +200,8 @@ def _uses(statement: Statement) -> Iterator[Answer]:
             f"Normalized scores 0 and 1 are the returns {score['low']:,.2f} and {score['high']:,.2f} ({score['origin']})."
         )
     yield Answer(section, "task", "For which task is the stored form made?", tuple(task))
+    if statement.shares:
+        yield Answer(section, "mixture", "In which mixtures is the dataset used?", statement.shares)
     yield Answer(section, "biases", "Which biases of the data could affect uses?")
     yield Answer(section, "social impact", "For what should the dataset not be used, and whom could uses harm?")
 
@@ -196,12 +217,12 @@ def _distribution(statement: Statement) -> Iterator[Answer]:
         'croissant.json has the text "not stated"',
     )
     yield Answer(
-        section, "homepage", "Where is the dataset described?", (manifest.homepage,) if manifest.homepage else ()
+        section, "homepage", "Which homepage does the source state?", (manifest.homepage,) if manifest.homepage else ()
     )
     yield Answer(
         section,
         "publication",
-        "Which publications describe the dataset?",
+        "Which publications does the source cite for the dataset?",
         tuple(f"{one.key} in references.bib" for one in statement.citations),
         "croissant.json cites the id and the digest",
     )
@@ -224,8 +245,36 @@ def _maintenance(statement: Statement) -> Iterator[Answer]:
     yield Answer(section, "maintenance", "Who maintains the dataset, and how are errors corrected?")
 
 
-def _step(step: Mapping[str, Any]) -> str:
-    return f"{step.get('use')}({_entries({name: value for name, value in step.items() if name != 'use'})})"
+def _stated(manifest: Manifest, *names: str) -> Iterator[str]:
+    """Yield what the metadata of a dataset states under names."""
+    for name in names:
+        text = manifest.stated(name)
+        if isinstance(text, str) and text.strip():
+            yield f"{name}: {text}"
+
+
+def _spreads(manifest: Manifest) -> Iterator[str]:
+    """Yield the spread of the returns and the lengths of the episodes, a sentence each."""
+    for name in ("return", "length"):
+        numbers = manifest.statistics.get(name)
+        keys = ("mean", "std", "min", "max")
+        if isinstance(numbers, Mapping) and all(isinstance(numbers.get(key), (int, float)) for key in keys):
+            yield f"{name} of an episode: " + ", ".join(f"{key} {numbers[key]:,.2f}" for key in keys)
+
+
+def _step(step: Mapping[str, Any], *, is_own: bool) -> str:
+    """Return a step of a recipe with the arguments, with the defaults if this version of the package applied the step."""
+    arguments = {name: value for name, value in step.items() if name != "use"}
+    if is_own:
+        with suppress(DatasetsRLError):  # the code of the user
+            made = make_step(str(step.get("use")), (), arguments)
+            known = inspect.signature(type(getattr(made, "transform", made))).parameters.values()
+            arguments |= {
+                one.name: [*one.default] if isinstance(one.default, tuple) else one.default
+                for one in known
+                if one.name not in arguments and one.default not in (inspect.Parameter.empty, None, "", ())
+            }
+    return f"{step.get('use')}({_entries(arguments)})"
 
 
 def _entries(values: Mapping[str, Any]) -> str:

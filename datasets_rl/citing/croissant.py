@@ -12,7 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets_rl.citing.answers import content_line, finding_lines, issue_lines, missing_line, raw_lines, recipe_lines
+from datasets_rl.citing.answers import (
+    content_line,
+    decision_lines,
+    finding_lines,
+    issue_lines,
+    missing_line,
+    raw_lines,
+    recipe_lines,
+)
 from datasets_rl.citing.statement import Statement
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.hub.attached import version_mark
@@ -100,7 +108,7 @@ def croissant(
         progress: Counts the bytes that are hashed.
     """
     manifest = statement.manifest
-    files = [_file(version / one.path, one.path, _OF_VERSION, progress) for one in manifest.files]
+    files = [_file(version / one.path, one.path, _OF_VERSION, progress) for one in manifest.content_files]
     files += [_file(table, table.relative_to(base).as_posix(), _TABLE, progress) for table in tables]
     return {
         "@context": dict(_CONTEXT),
@@ -124,7 +132,10 @@ def croissant(
     }
 
 
-_OF_VERSION = "File of the stored version. The path is relative to the folder of the version."
+_OF_VERSION = (
+    "File of the stored version. The path is relative to the folder of the version. In a repository on the hub, "
+    "chunks.json names the chunks of a large file."
+)
 _TABLE = "Narrow fields of the dataset. The path is relative to croissant.json."
 
 
@@ -204,7 +215,7 @@ def _citation(statement: Statement) -> str:
 def _responsible(statement: Statement) -> dict[str, Any]:
     """Return the fields of Responsible AI that are known. What nobody stated is left out."""
     manifest = statement.manifest
-    protocol = [f"{one.rule}: {one.text} ({one.count:,})" for one in manifest.decisions] + recipe_lines(manifest)
+    protocol = decision_lines(manifest) + recipe_lines(manifest)
     fields = {
         "rai:dataCollection": f"{content_line(manifest)}.",
         "rai:dataCollectionRawData": "; ".join(raw_lines(manifest)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from datasets_rl.citing.answers import (
     audit_line,
     content_line,
+    decision_lines,
     finding_lines,
     issue_lines,
     missing_line,
@@ -17,6 +19,8 @@ from datasets_rl.citing.answers import (
 from datasets_rl.citing.statement import Statement
 
 _ESCAPES = {
+    "`": r"\char96{}",
+    '"': r"\char34{}",  # babel gives it a meaning in some languages
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -25,6 +29,20 @@ _ESCAPES = {
     "|": r"\textbar{}",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }
+
+
+_HEX = re.compile(r"\b[0-9a-f]{40,}\b")
+"""Digests and commits, which are too long for a line."""
+_OTHER = re.compile(
+    r"[^\x20-\x7e\u00a1-\u00ff\u2013\u2014\u2018\u2019\u201c\u201d]|[\u00ab\u00bb\u00d0\u00de\u00f0\u00fe]"
+)
+"""Letters that pdfLaTeX does not have in every encoding of fonts."""
+PREAMBLE = (
+    "% A letter that only XeLaTeX and LuaLaTeX have: the letter there, and the code point in pdfLaTeX.\n"
+    r"\providecommand{\rldsletter}[2]{\ifdefined\Umathchar#2\else[U+#1]\fi}"
+    "\n"
+)
+"""The beginning of a file with paragraphs."""
 
 
 def paragraph(statement: Statement) -> str:
@@ -38,20 +56,22 @@ def _sentences(statement: Statement) -> Iterator[str]:
     keys = ",".join(one.key for one in statement.citations)
     cited = f"~\\cite{{{keys}}}" if keys else ""
     yield f"The dataset {_code(statement.id)}{cited} holds {latex(content_line(manifest))}."
+    yield f"License: {_joined([manifest.license] if statement.is_license_stated else ['not stated'])}."
     if raw := raw_lines(manifest):
         yield f"Source: {_joined(raw)}."
-    if manifest.decisions:
-        decisions = _joined(f"{one.text} ({one.count:,})" for one in manifest.decisions)
-        yield f"Alignment: {decisions}."
+    if decisions := decision_lines(manifest):
+        yield f"Alignment: {_joined(decisions)}."
     yield latex(missing_line(manifest))
     yield f"Preprocessing: {_joined(recipe_lines(manifest)) or 'none'}."
-    yield f"Splits: {_joined(statement.parts) or 'none stated'}."
+    yield f"Splits: {_joined(statement.splits) or 'none stated'}."
+    if statement.shares:
+        yield f"Mixtures: {_joined(statement.shares)}."
     yield f"Known issues: {_joined(issue_lines(manifest)) or 'none stated'}."
     if summary := audit_line(statement):
         findings = _joined(finding_lines(statement))
         yield f"{latex(summary)}{f': {findings}' if findings else ''}."
-    version = f" by datasets-rl {latex(manifest.converter)}" if manifest.converter else ""
-    yield f"The files, written{version}, have the SHA-256 digest {_code(manifest.files_digest)}."
+    version = f", written by datasets-rl {latex(manifest.converter)}," if manifest.converter else ""
+    yield f"The files with the data{version} have the digest {_code(manifest.files_digest)}, which is the SHA-256 of their paths and digests."
     yield f"Left open: {_joined([one.topic for one in open_answers(statement)])}."
 
 
@@ -61,12 +81,28 @@ def _joined(lines: Iterable[str]) -> str:
 
 def latex(text: str) -> str:
     """Return a text for LaTeX on a single line, without effect on the rest of the document."""
-    return "".join(_ESCAPES.get(letter, letter) for letter in " ".join(text.split()))
+    plain = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    parts, last = [], 0
+    for found in _HEX.finditer(plain):
+        parts += [_escaped(plain[last : found.start()]), _breakable(found[0])]
+        last = found.end()
+    return "".join([*parts, _escaped(plain[last:])])
+
+
+def _escaped(text: str) -> str:
+    escaped = "".join(
+        f"\\rldsletter{{{ord(letter):04X}}}{{{letter}}}" if _OTHER.match(letter) else _ESCAPES.get(letter, letter)
+        for letter in text
+    )
+    return escaped.replace("--", "-{}-").replace("--", "-{}-")  # two would become a dash
 
 
 def _code(text: str) -> str:
-    """Return a name in typewriter letters. Digests are long, and may break anywhere."""
-    escaped = latex(text)
-    if len(text) > 40 and text.isalnum():
-        escaped = r"\allowbreak ".join(text[first : first + 8] for first in range(0, len(text), 8))
-    return f"\\texttt{{{escaped}}}"
+    """Return a name in typewriter letters."""
+    return _breakable(text) if _HEX.fullmatch(text) else f"\\texttt{{{latex(text)}}}"
+
+
+def _breakable(digits: str) -> str:
+    """Return the digits of a digest in typewriter letters, which may break after every eight."""
+    groups = r"\allowbreak ".join(digits[first : first + 8] for first in range(0, len(digits), 8))
+    return f"\\texttt{{{groups}}}"

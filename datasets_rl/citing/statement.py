@@ -16,13 +16,12 @@ from datasets_rl.catalog.citations import Citation, manifest_citations
 from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
+from datasets_rl.hub.attached import SPLIT
 from datasets_rl.lockfile.lock import LockedMixture
 
 if TYPE_CHECKING:
     from datasets_rl.auditing import Audit
 
-_SPLIT = "split"
-"""Metadata of episodes in which upstreams state the part of each episode, such as train."""
 _YEAR = re.compile(r"year\s*=\s*[{\"]?\s*(\d{4})")
 _UPSTREAM_VERSION = re.compile(r"[-_]v(\d+)(?:@.*)?$")
 
@@ -37,8 +36,10 @@ class Statement:
     citations: tuple[Citation, ...]
     audit: Audit | None
     """None if no audit was made."""
-    parts: tuple[str, ...]
-    """Which part of the dataset is for what, a sentence each: splits that the upstream states, and shares of mixtures."""
+    splits: tuple[str, ...]
+    """The splits that the upstream states, a sentence each."""
+    shares: tuple[str, ...]
+    """The share of the dataset in each mixture of the lock, a sentence each."""
     stored: str
     """The day on which the version was stored, in UTC, such as 2026-11-28."""
     lock: str = ""
@@ -71,7 +72,8 @@ class Statement:
             stored.manifest,
             tuple(citations.values()),
             audit,
-            (*_splits(stored), *_shares(name, mixtures)),
+            tuple(_splits(stored)),
+            tuple(_shares(name, mixtures)),
             written.date().isoformat(),
             lock,
         )
@@ -95,9 +97,9 @@ class Statement:
 
 def _splits(stored: StoredDataset) -> Iterator[str]:
     """Yield the number of episodes of each split that the upstream states."""
-    if _SPLIT not in stored.episodes.metadata_names:
+    if SPLIT not in stored.episodes.metadata_names:
         return
-    values = np.asarray(stored.episodes[_SPLIT])
+    values = np.asarray(stored.episodes[SPLIT])
     for name, count in sorted(Counter(map(str, values.tolist())).items()):
         episodes = "1 episode has" if count == 1 else f"{count:,} episodes have"
         yield f"{episodes} the split {name}, as the upstream states"
@@ -105,8 +107,10 @@ def _splits(stored: StoredDataset) -> Iterator[str]:
 
 def _shares(name: str, mixtures: Sequence[LockedMixture]) -> Iterator[str]:
     for mixture in mixtures:
-        for member in mixture.members:
+        weights = [member.get("weight") for member in mixture.members]
+        total = sum(weight for weight in weights if weight is not None)
+        for member, weight in zip(mixture.members, weights, strict=True):
             if member.get("dataset") == name:
-                weight = member.get("weight")
                 share = "a share by its size" if weight is None else f"the weight {weight:g}"
-                yield f"the mixture {mixture.file} has the dataset with {share}"
+                of_all = "" if None in weights else f" of {total:g}"
+                yield f"{mixture.file} draws from the dataset with {share}{of_all}"

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import disk, store
+from datasets_rl.catalog.citations import Citation
 from datasets_rl.catalog.mixture_file import read_mixture
 from datasets_rl.citing.answers import open_answers
 from datasets_rl.citing.croissant import croissant
 from datasets_rl.citing.datasheet import datasheet
-from datasets_rl.citing.paragraph import paragraph
+from datasets_rl.citing.paragraph import PREAMBLE, paragraph
 from datasets_rl.citing.statement import Statement
 from datasets_rl.errors import Argument, Call, InvalidArgumentError, NotADatasetError, Remedy
 from datasets_rl.format.reader import StoredDataset
@@ -103,13 +104,16 @@ def write_statement(
     with disk.lock(build.with_name(f"{build.name}.lock"), str(target), wait=0), disk.disk_errors(target.parent):
         disk.remove_tree(build)
         build.mkdir()
+        entries: dict[str, str] = {}
         try:
             written = [
-                _write(one, build, tables=tables, audited=audited, settings=settings) for one in subjects.values()
+                _write(one, build, entries, tables=tables, audited=audited, settings=settings)
+                for one in subjects.values()
             ]
-            entries = {one.key: one.bibtex for each in written for one in each.statement.citations}
             disk.write_text(build / "references.bib", "".join(f"{bibtex}\n\n" for bibtex in entries.values()))
-            disk.write_text(build / "appendix.tex", "\n".join(paragraph(one.statement) for one in written))
+            disk.write_text(
+                build / "appendix.tex", "\n".join([PREAMBLE, *(paragraph(one.statement) for one in written)])
+            )
             _check_target(target)  # others may have added files in the meantime
             disk.publish_folder(build, target)
         finally:
@@ -154,7 +158,10 @@ def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
             yield _Subject(folder, locked.id, lock)
 
 
-def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, settings: Settings) -> WrittenStatement:
+def _write(
+    subject: _Subject, target: Path, entries: dict[str, str], *, tables: bool, audited: bool, settings: Settings
+) -> WrittenStatement:
+    """Write the folder of a dataset, and add the BibTeX that the dataset cites to the entries, by key."""
     stored = StoredDataset(subject.folder)
     statement = Statement.of(
         stored.folder,
@@ -163,6 +170,7 @@ def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, sett
         mixtures=subject.lock.mixtures if subject.lock else (),
         lock=subject.lock.path.name if subject.lock else "",
     )
+    statement = replace(statement, citations=tuple(_with_own_key(one, entries) for one in statement.citations))
     folder = _new_folder(target, subject.name)
     disk.make_folder(folder)
     files = _write_tables(stored, folder, settings) if tables else []
@@ -172,6 +180,13 @@ def _write(subject: _Subject, target: Path, *, tables: bool, audited: bool, sett
     disk.write_json(folder / CROISSANT_FILE, document)
     disk.write_text(folder / DATASHEET_FILE, datasheet(statement))
     return WrittenStatement(statement, folder)
+
+
+def _with_own_key(citation: Citation, entries: dict[str, str]) -> Citation:
+    """Return a citation with a key that no other entry has: upstreams choose keys such as ``example``."""
+    keys = chain([citation.key], (f"{citation.key}_{number}" for number in count(2)))
+    named = (replace(citation, key=key, bibtex=citation.bibtex.replace(citation.key, key, 1)) for key in keys)
+    return next(one for one in named if entries.setdefault(one.key, one.bibtex) == one.bibtex)
 
 
 def _new_folder(target: Path, name: str) -> Path:

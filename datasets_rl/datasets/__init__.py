@@ -1,6 +1,6 @@
 """Replay buffers of datasets, with a class for each source.
 
-``D4RLExperienceReplay``, for example, is in `datasets_rl.datasets.d4rl`, because D4RL has arguments of its own.
+``D4RLExperienceReplay``, for example, is in `datasets_rl.datasets.d4rl`, because only D4RL has these arguments.
 The class of a source without such a module is made from the catalog of the source, see `dataset_class`.
 """
 

@@ -97,7 +97,7 @@ def as_lerobot(
     fps: float | None,
     tolerance_s: float,
 ) -> LeRobotFrames:
-    """Return the steps that a dataset shows behind the interface of ``LeRobotDataset``."""
+    """Return the steps of a dataset with the interface of ``LeRobotDataset``."""
     from datasets_rl.adapters.lerobot import LeRobotFrames
     from datasets_rl.exporting import Content
 
@@ -118,7 +118,7 @@ def as_robomimic(
     dataset_keys: Sequence[str],
     options: RobomimicOptions,
 ) -> RobomimicSequences:
-    """Return the steps that a dataset shows behind the interface of robomimic's ``SequenceDataset``."""
+    """Return the steps of a dataset with the interface of robomimic's ``SequenceDataset``."""
     from datasets_rl.adapters.robomimic import WITHOUT_EFFECT, RobomimicSequences
 
     if options.get("lang") is not None:
@@ -130,7 +130,7 @@ def as_robomimic(
 
 
 def as_d3rlpy(dataset: BaseDatasetExperienceReplay, options: D3rlpyOptions) -> Any:
-    """Return the steps that a dataset shows behind d3rlpy's ``ReplayBuffer``."""
+    """Return the steps of a dataset with the interface of d3rlpy's ``ReplayBuffer``."""
     from datasets_rl.adapters.d3rlpy import replay_buffer
 
     arrays = as_dict(dataset, "d4rl", "numpy", None, timeouts=True, compact=False)

@@ -21,7 +21,7 @@ _WIDTH = 120
 def dataset_class(source: str) -> type[BaseDatasetExperienceReplay]:
     """Return the class for the datasets of a source.
 
-    A source with arguments of its own has a module with the class: ``datasets_rl.datasets.d4rl``, or the submodule
+    A source with further arguments has a module with the class: ``datasets_rl.datasets.d4rl``, or the submodule
     ``dataset`` in another package. For other sources, the class is made: ``dataset_class`` in the catalog has the name and
     the parts of the docstring.
 

@@ -202,7 +202,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         )
 
     def _open(self, stored: StoredDataset) -> DatasetStorage | View:
-        """Return the visible steps of a version of the dataset, which this buffer shows from now on."""
+        """Return the visible steps of a version of the dataset, which this buffer then shows."""
         self.stored = stored
         return self._visible(self._shown)
 
@@ -540,7 +540,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         fps: float | None = None,
         tolerance_s: float = 1e-4,
     ) -> LeRobotFrames:
-        """Return the steps behind the interface of ``LeRobotDataset``, for the training programs of LeRobot.
+        """Return the steps with the interface of ``LeRobotDataset``, for the training programs of LeRobot.
 
             >>> frames = dataset.as_lerobot({"action": [0, 0.1, 0.2]}, fps=10)
             >>> frames[0]["action"].shape, frames.meta.stats["action"]["mean"]
@@ -576,7 +576,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         dataset_keys: Sequence[str] = ("actions", "rewards", "dones"),
         **options: Unpack[RobomimicOptions],
     ) -> RobomimicSequences:
-        """Return the steps behind the interface of ``SequenceDataset``, for the training programs of robomimic.
+        """Return the steps with the interface of ``SequenceDataset``, for the training programs of robomimic.
 
             >>> sequences = dataset.as_robomimic(["robot0_eef_pos", "object"], seq_length=10, frame_stack=2)
             >>> sequences[0]["obs"]["object"].shape, sequences[0]["actions"].shape

@@ -94,7 +94,7 @@ def load(  # noqa: D417 -- the class describes the others
         FetchError: If a file cannot be fetched from any address.
     """
     registered, dataset_id = resolve_prefix(dataset_id) if isinstance(dataset_id, str) else (None, dataset_id)
-    # What is left out is left to the class: each has its own defaults, and not every class has all arguments.
+    # An argument that is left out has the default of the class: the defaults differ, and not every class has all arguments.
     arguments = options | _without_none(
         batch_size=batch_size,
         sampler=sampler,
@@ -146,9 +146,9 @@ def _prepare_lock(
 
     opened = lock_of(lock, settings)
     if streaming:
-        raise refuse_other_reading(opened, dataset, "a stream reads only parts of a dataset")
+        raise refuse_other_reading(opened, dataset, "streaming=True", "reads only parts of the dataset")
     if (download := arguments.get("download", True)) == "force":
-        raise refuse_other_reading(opened, dataset, "download='force' replaces the dataset")
+        raise refuse_other_reading(opened, dataset, "download='force'", "replaces the dataset")
     locked = find_locked(opened, dataset, make=bool(download) and "root" not in arguments, settings=settings)
     if not isinstance(dataset, Path):
         arguments["download"] = False  # the dataset must neither be replaced nor grow

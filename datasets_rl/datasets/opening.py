@@ -43,7 +43,7 @@ def find_folder(
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored and `download` is False.
-        InvalidArgumentError: If a choice contradicts the stored choice, or `download` is none of the three values.
+        InvalidArgumentError: If a choice contradicts the stored choice, or `download` has another value than the three.
     """
     if download not in {True, False, "force"}:
         raise InvalidArgumentError(f"download is {download!r}, expected True, False or 'force'")

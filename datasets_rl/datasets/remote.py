@@ -33,9 +33,9 @@ from datasets_rl.fetch.ranges import RangeReader
 from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE
 from datasets_rl.format.chunks import CHUNKS_FILE, Chunks
 from datasets_rl.format.current import version_named
-from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_bytes
+from datasets_rl.format.digests import RangeDigests, digest_of_bytes
 from datasets_rl.format.episode_log import EPISODES_FILE
-from datasets_rl.format.manifest import StoredFile, checked_manifest
+from datasets_rl.format.manifest import DIGESTS_FILE, StoredFile, checked_manifest
 from datasets_rl.format.npy import NpyStream
 from datasets_rl.format.schema import ROWS_FILE
 from datasets_rl.read.npy import read_header
@@ -290,7 +290,7 @@ class RemoteShards(Shards):
         encoded: list[tuple[str, str, int]] = []
         for name, file in self.manifest.schema.array_files.items():
             if name in _FINGERPRINTS:
-                continue  # nobody asks for the fingerprints of a part
+                continue  # the fingerprints of a part are never read
             start, stop = states if file.per == "episode" else rows
             if not file.ends:
                 ranges[name] = start, stop

@@ -124,7 +124,7 @@ class Stream(ReadOnlyStorage):
         self._episode_counts, self._step_counts = self.shards.lengths()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process has a folder and threads of its own.
+        # Another process needs another folder and other threads.
         return self.reopened, (), {"is_opened_for_copy": True}
 
     def for_worker(self) -> Stream:

@@ -60,6 +60,7 @@ from datasets_rl.disk.places import (
     dataset_around,
     expand_home,
     is_version,
+    real_path,
 )
 from datasets_rl.disk.plain import check_kind, files_below, is_plain_file, plain_folders, read_plain
 from datasets_rl.disk.processes import is_abandoned, process_name, unclaimed_name
@@ -107,6 +108,7 @@ __all__ = [
     "publish_file",
     "publish_folder",
     "read_plain",
+    "real_path",
     "release",
     "remove_empty",
     "remove_empty_parents",

@@ -33,7 +33,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_stream(stream: IO[Any]) -> None:
-    """Flush what was written to an open file to the disk (fsync)."""
+    """Flush the written bytes of an open file to the disk (fsync)."""
     stream.flush()
     os.fsync(stream.fileno())
 

@@ -42,6 +42,16 @@ def expand_home(path: Path | str) -> Path:
         ) from error
 
 
+def real_path(path: Path) -> Path:
+    """Return the absolute path of a file or a folder, without links to folders.
+
+    A link to a file keeps its name, because the target may lack the ending of the format.
+    """
+    # Unlike the methods of Path, these functions have no error for loops of links and names that are too long.
+    is_folder = path.name in {"", ".."} or os.path.isdir(path)  # noqa: PTH112 - see above
+    return Path(os.path.realpath(path)) if is_folder else Path(os.path.realpath(path.parent), path.name)
+
+
 def check_nesting(folder: Path) -> None:
     """Check that a folder that a command writes is not inside a version of a dataset, and has no version inside.
 

@@ -187,7 +187,7 @@ def _download(target: Target) -> Downloaded:
             else:
                 _convert(request, listing, build)
             if not keep_raw and raw != paths.raw and not has_only_copy(paths, Version(build.version)):
-                build.take_raw(raw)  # a process that dies from here on leaves nothing of the files
+                build.take_raw(raw)  # a process that is killed after this line leaves no part of the files
             publish(build, None if options.expected is None else options.expected.accept)
     return _stored(target)
 

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl import disk
-from datasets_rl.format.manifest import Manifest, StoredFile
+from datasets_rl.format.manifest import DIGESTS_FILE, Manifest, StoredFile
 from datasets_rl.progress import Report
 
-DIGESTS_FILE = "digests.npy"
 METADATA_FOLDER = "metadata"
 """The folder of arrays that describe the whole dataset. These arrays are never read in ranges."""
 RANGE_BYTES = 256 << 10
@@ -73,7 +72,7 @@ class RangeHasher:
 
 
 class NoHasher(RangeHasher):
-    """A hasher of a file that nobody checks: the file has no digests."""
+    """A hasher of a file without digests, which is never checked."""
 
     @override
     def update(self, data: Any) -> None:

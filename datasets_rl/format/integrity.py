@@ -9,9 +9,9 @@ from datasets_rl.disk import MANIFEST_FILE
 from datasets_rl.errors import IntegrityError
 from datasets_rl.format.check import Problems
 from datasets_rl.format.current import version_folder
-from datasets_rl.format.digests import DIGESTS_FILE, RangeDigests, digest_of_ranges, range_digests
+from datasets_rl.format.digests import RangeDigests, digest_of_ranges, range_digests
 from datasets_rl.format.episode_log import EPISODES_FILE
-from datasets_rl.format.manifest import Manifest, StoredFile, array_file, digest_of
+from datasets_rl.format.manifest import DIGESTS_FILE, Manifest, StoredFile, array_file, digest_of
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.spikes import spikes
 from datasets_rl.format.statistics import statistics_differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from datasets_rl import disk
 from datasets_rl.disk import FORMAT_NAME, MANIFEST_FILE
 from datasets_rl.errors import InvalidArgumentError, ManifestError
+from datasets_rl.fingerprints.fingerprint import FINGERPRINTS_FILE, SKETCHES_FILE
 from datasets_rl.format.schema import DATA_SUFFIXES, Column, Field, Schema, holds_images, short_text
 from datasets_rl.format.summary import read_document
 from datasets_rl.notebook import facts_html
@@ -24,6 +25,9 @@ from datasets_rl.ted.keys import EPISODE, NEXT_DONE, NEXT_REWARD, NEXT_TERMINATE
 _RATES = ("fps", "control_frequency", "control_freq")
 """Names of the metadata that state the number of steps per second."""
 FORMAT_VERSION = 2
+DIGESTS_FILE = "digests.npy"
+_COMPUTED = frozenset({DIGESTS_FILE, FINGERPRINTS_FILE, SKETCHES_FILE})
+"""Files that are computed from the other files."""
 _Stated = TypeVar("_Stated")
 
 
@@ -46,6 +50,11 @@ def digest_of(document: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     # JSON may escape half of a surrogate pair, which strict UTF-8 cannot encode.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def digest_of_files(files: Iterable[StoredFile]) -> str:
+    """Return the digest of the paths and the digests of files, which are sorted by path."""
+    return hashlib.sha256(json.dumps([[file.path, file.digest] for file in files]).encode()).hexdigest()
 
 
 def array_file(value: Any) -> str | None:
@@ -157,9 +166,17 @@ class Manifest:
     version."""
 
     @property
+    def content_files(self) -> tuple[StoredFile, ...]:
+        """The files with the data, sorted by path: without fingerprints and digests, which are computed from the data."""
+        return tuple(sorted((file for file in self.files if file.path not in _COMPUTED), key=lambda file: file.path))
+
+    @property
     def files_digest(self) -> str:
-        """Digest of the paths and the digests of the files: equal for datasets with equal content and any ids."""
-        return hashlib.sha256(json.dumps([[file.path, file.digest] for file in self.files]).encode()).hexdigest()
+        """Digest of the paths and the digests of the files with the data: equal for equal data under any id.
+
+        Another way to compute fingerprints does not change the digest.
+        """
+        return digest_of_files(self.content_files)
 
     @property
     def digest(self) -> str:
@@ -319,17 +336,18 @@ class Manifest:
             ),
         )
 
+    def fitted(self, run: int) -> dict[str, Any]:
+        """What the steps of a recipe of the history were fitted to, by the place and the name of the step: ``0.normalize/...``."""
+        prefix = f"preprocess/{run}/"
+        return {name.removeprefix(prefix): value for name, value in self.metadata.items() if name.startswith(prefix)}
+
     @property
     def orders(self) -> dict[str, str]:
         """Parts of each concatenated vector, by its name, such as ``observation.joint_1 1, observation.joint_2 1``."""
         names = {field.name for field in self.schema}
         found: dict[str, str] = {}
         for number, run in enumerate(self.history):
-            prefix = f"preprocess/{number}/"
-            fitted = {
-                name.removeprefix(prefix): value for name, value in self.metadata.items() if name.startswith(prefix)
-            }
-            found |= concatenated(run.get("recipe", {}).get("steps", ()), fitted)
+            found |= concatenated(run.get("recipe", {}).get("steps", ()), self.fitted(number))
         return {name: order for name, order in found.items() if name in names}
 
     def file(self, path: str) -> StoredFile | None:

@@ -294,7 +294,7 @@ class _RecordBuffer:
         self.columns: dict[Key, Any] = {}
         """Memory of each field."""
         self.wide: dict[Key, Any] = {}
-        """Memory of each field with files of its own."""
+        """Memory of each field that has separate files."""
         for field in fields:
             if field.wide:
                 self.wide[field.key] = self.columns[field.key] = writers[field.key].new_buffer(capacity)

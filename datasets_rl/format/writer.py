@@ -76,7 +76,7 @@ class DatasetWriter:
         commits: Results of `commit` in an earlier process, in order. The writer continues after the last of these.
         dictionaries: The dictionary of each field of compressed images. With `commits`, the dictionaries in the folder
             are used.
-        summarized: Whether the rows get digests, statistics and fingerprints, without which nobody can check the dataset.
+        summarized: Whether the rows get digests, statistics and fingerprints, without which the dataset cannot be checked.
 
     Raises:
         InvalidArgumentError: If the columns contradict each other, or the reward or a flag is missing.

@@ -16,6 +16,9 @@ TABLES = (f"{TABLES_FOLDER}/steps.parquet", f"{TABLES_FOLDER}/episodes.parquet")
 ATTACHED = (CROISSANT_FILE, DATASHEET_FILE, *TABLES)
 """Paths in the folder of a dataset's statement, and in the repository."""
 
+SPLIT = "split"
+"""Metadata of episodes in which upstreams state the part of each episode, such as train."""
+
 
 def version_mark(manifest: Manifest) -> str:
     """Return the end of the version in croissant.json, which identifies the files that the document describes."""

@@ -32,9 +32,10 @@ from datasets_rl.format.chunks import CHUNKS_FILE, Chunks, Piece
 from datasets_rl.format.digests import digest_of_ranges, range_digests
 from datasets_rl.format.images.video_files import VIDEO_FOLDER
 from datasets_rl.format.manifest import Manifest, checked_manifest
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import DATA_SUFFIXES
 from datasets_rl.format.summary import read_document
-from datasets_rl.hub.attached import ATTACHED, TABLES, attached_files
+from datasets_rl.hub.attached import ATTACHED, SPLIT, TABLES, attached_files
 from datasets_rl.hub.readme import GENERATED, dataset_card
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
@@ -120,7 +121,12 @@ def push(
     chunks = _checked_chunks(folder, manifest, settings)
     existing = hub.create_branch(private=private)
     card = (
-        dataset_card(manifest, repository, [path for path in TABLES if path in attached])
+        dataset_card(
+            manifest,
+            repository,
+            [path for path in TABLES if path in attached],
+            has_splits=SPLIT in StoredDataset(folder).episodes.metadata_names,
+        )
         if _CARD not in existing or hub.has_generated_card()
         else None
     )

@@ -39,13 +39,15 @@ _SIZES = (
 _STATISTICS = ("mean", "std", "min", "max")
 
 
-def dataset_card(manifest: Manifest, repository: str, tables: Sequence[str] = ()) -> str:
+def dataset_card(manifest: Manifest, repository: str, tables: Sequence[str] = (), *, has_splits: bool = False) -> str:
     """Return the card, Markdown with YAML front matter.
 
     Args:
         manifest: The manifest of the dataset.
         repository: The repository on the hub, ``user/name``.
-        tables: Paths of Parquet tables in the repository, which the viewer of the hub shows.
+        tables: Paths of Parquet tables in the repository, which the viewer of the hub shows. The first is the table that
+            the `datasets` library loads without a name.
+        has_splits: Whether the upstream states a split for each episode, so that a table is not a training split.
     """
     sections = (
         ("Load", _load_lines(repository)),
@@ -61,11 +63,23 @@ def dataset_card(manifest: Manifest, repository: str, tables: Sequence[str] = ()
     title = [f"# {repository.partition('/')[2]}", "", _summary(manifest)]
     body = [line for name, lines in sections if lines for line in ("", f"## {name}", "", *lines)]
     return (
-        "\n".join(["---", *_front_matter(manifest, repository, tables), "---", "", GENERATED, "", *title, *body]) + "\n"
+        "\n".join(
+            [
+                "---",
+                *_front_matter(manifest, repository, tables, has_splits=has_splits),
+                "---",
+                "",
+                GENERATED,
+                "",
+                *title,
+                *body,
+            ]
+        )
+        + "\n"
     )
 
 
-def _front_matter(manifest: Manifest, repository: str, tables: Sequence[str]) -> Iterator[str]:
+def _front_matter(manifest: Manifest, repository: str, tables: Sequence[str], *, has_splits: bool) -> Iterator[str]:
     size = next((name for limit, name in _SIZES if manifest.steps < limit), "10B<n<100B")
     fields: dict[str, Any] = {
         "pretty_name": repository.partition("/")[2],
@@ -74,14 +88,16 @@ def _front_matter(manifest: Manifest, repository: str, tables: Sequence[str]) ->
         "size_categories": [size],
         "tags": ["offline-rl", "reinforcement-learning", "datasets-rl", *_environment_tag(manifest)],
         # The viewer of the hub cannot read .npy files.
-        **({"configs": [*map(_config, tables)]} if tables else {"viewer": False}),
+        **({"configs": [*_configs(tables, "complete" if has_splits else "train")]} if tables else {"viewer": False}),
     }
     # Every JSON value is a YAML value.
     yield from (f"{name}: {json.dumps(value)}" for name, value in fields.items())
 
 
-def _config(table: str) -> dict[str, Any]:
-    return {"config_name": PurePosixPath(table).stem, "data_files": table}
+def _configs(tables: Sequence[str], split: str) -> Iterator[dict[str, Any]]:
+    for number, table in enumerate(tables):
+        files = [{"split": split, "path": table}]
+        yield {"config_name": PurePosixPath(table).stem, "data_files": files, **({} if number else {"default": True})}
 
 
 def _license_fields(text: str) -> dict[str, str]:

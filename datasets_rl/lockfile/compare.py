@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from datasets_rl.errors import LockMismatchError, Remedy
-from datasets_rl.format.digests import DIGESTS_FILE
 from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.schema import Field
 from datasets_rl.lockfile.lock import LockedDataset, LockedRecipe
@@ -55,6 +54,8 @@ def differences(locked: LockedDataset, manifest: Manifest) -> list[str]:
     if is_locked_content(locked, manifest):
         return []
     found = [*_causes(locked, manifest), *_contents(locked, manifest)]
+    if not found:
+        found = [_digest_difference(locked, manifest)]
     more = len(found) - _MAX_SENTENCES
     return found if more < 1 else [*found[:_MAX_SENTENCES], f"{more:,} more differences"]
 
@@ -93,14 +94,16 @@ def _contents(locked: LockedDataset, manifest: Manifest) -> Iterator[str]:
         if own_fields.get(name) != fields.get(name):
             yield f"the field {name} is {_after(own_fields.get(name))}, expected {_after(fields.get(name))}"
     if locked.files:
-        # The file of digests follows from the other files.
         own_files, files = (
-            {file.path: file.digest for file in each if file.path != DIGESTS_FILE}
-            for each in (manifest.files, locked.files)
+            {file.path: file.digest for file in each} for each in (manifest.content_files, locked.files)
         )
         yield from _file_differences("", "the digest", own_files, files)
     else:
-        yield f"the files have the digest {_short(manifest.files_digest)}, expected {_short(locked.digest)}"
+        yield _digest_difference(locked, manifest)
+
+
+def _digest_difference(locked: LockedDataset, manifest: Manifest) -> str:
+    return f"the files have the digest {_short(manifest.files_digest)}, expected {_short(locked.digest)}"
 
 
 def _after(text: str | None) -> str:

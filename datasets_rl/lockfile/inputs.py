@@ -114,10 +114,10 @@ def outdated(lock: Lock) -> list[str]:
 
 
 def _mixture_differences(mixture: LockedMixture, locked: LockedMixture) -> Iterator[str]:
-    own, wanted = ({f" {name}": value for name, value in one.settings.items()} for one in (mixture, locked))
+    own, wanted = ({**one.settings} for one in (mixture, locked))
     for one, values in ((mixture, own), (locked, wanted)):
         for member in one.members:
-            values |= {f" {name} of {member['dataset']}": value for name, value in member.items() if name != "dataset"}
+            values |= {f"{name} of {member['dataset']}": value for name, value in member.items() if name != "dataset"}
     for name in sorted(own.keys() | wanted.keys()):
-        if (value := own.get(name)) != (expected := wanted.get(name)):
-            yield f"{mixture.file} has{name} = {value}, expected {expected}"
+        if (value := own.get(name, "nothing")) != (expected := wanted.get(name, "nothing")):
+            yield f"{name} in {mixture.file} is {value}, expected {expected}"

@@ -5,7 +5,7 @@
 
     [[dataset]]
     id = "demo/pendulum@td3_bc"                        # an id, or "./folder" relative to the lock
-    digest = "60fb..."                                 # of all files of the dataset, see `Manifest.files_digest`
+    digest = "60fb..."                                 # of the data, see `Manifest.files_digest`
     package = "0.1.0"                                  # the version of this package that wrote the dataset
     steps = 15000
     episodes = 75
@@ -24,14 +24,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datasets_rl import disk, sources, store
 from datasets_rl.errors import Call, InvalidArgumentError, OutdatedLockError, Remedy
-from datasets_rl.format.manifest import StoredFile
+from datasets_rl.format.manifest import StoredFile, digest_of_files
 from datasets_rl.format.schema import short_text
 from datasets_rl.read.toml import parse_toml, toml_value
 from datasets_rl.settings import Settings, project_file
@@ -41,7 +43,9 @@ LOCK_FILE = "rlds.lock"
 _VERSION = 1
 _HEADER = "# The datasets of this project, byte for byte. Written by datasets-rl: do not edit, write the lock again."
 _AGAIN = Remedy("{} writes the lock again, also after a conflict of a merge", Call("lockfile.write_lock"))
+_NEW = Remedy("name the file of a lock, or write a lock of stored datasets with {}", Call("lockfile.write_lock", ...))
 _RELATIVE = ("./", "../")
+_MAX_PROBLEMS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class LockedDataset:
     fields: tuple[str, ...] = ()
     """Name, dtype and shape of each field, sorted. Empty if unknown, as for a parent that is no longer stored."""
     files: tuple[StoredFile, ...] = ()
+    """The files with the data, see `Manifest.content_files`."""
     raw: tuple[LockedRawFile, ...] = ()
     recipes: tuple[LockedRecipe, ...] = ()
     """The recipes that lead from other datasets, or from a conversion under the same id, to the dataset."""
@@ -154,11 +159,19 @@ class Lock:
         path = default_path() if path is None else disk.expand_home(path).absolute()
         try:
             document = parse_toml(path.read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise InvalidArgumentError(f"there is no lock {path}", hint=_NEW) from error
         except OSError as error:
             raise InvalidArgumentError(f"the lock {path} cannot be read: {error.strerror}", hint=_AGAIN) from error
         except ValueError as error:
-            raise InvalidArgumentError(f"the lock {path} is not valid TOML: {error}", hint=_AGAIN) from error
+            if not is_lock(path):
+                raise InvalidArgumentError(f"{path} is not a lock: {error}", hint=_NEW) from error
+            has_conflicts = any(line.startswith(_CONFLICT) for line in path.read_text("utf-8", "replace").splitlines())
+            problem = "has conflicts of a merge" if has_conflicts else f"is not valid TOML: {error}"
+            raise InvalidArgumentError(f"the lock {path} {problem}", hint=_AGAIN) from error
         version = document.get("version")
+        if version is None:
+            raise InvalidArgumentError(f"{path} is not a lock: it states no version", hint=_NEW)
         if version != _VERSION:
             newer = type(version) is int and version > _VERSION
             hint = "upgrade datasets-rl" if newer else _AGAIN
@@ -169,9 +182,14 @@ class Lock:
         inputs = document.get("inputs", [])
         if not isinstance(inputs, list) or not all(isinstance(one, str) for one in inputs):
             problems.append(f"inputs is {short_text(inputs)}, expected a list of texts")
-        problems += [f"it has {key!r}" for key in sorted(document.keys() - {"version", "inputs", "dataset", "mixture"})]
+        known = {"version", "inputs", "dataset", "mixture"}
+        problems += [f"the file has the unknown key {key!r}" for key in sorted(document.keys() - known)]
+        if not problems:
+            problems += _contradictions(datasets)
         if problems:
-            raise InvalidArgumentError(f"the lock {path} is not valid: {'; '.join(problems)}", hint=_AGAIN)
+            more = len(problems) - _MAX_PROBLEMS
+            shown = "; ".join([*problems[:_MAX_PROBLEMS], *([f"{more:,} more problems"] if more > 0 else [])])
+            raise InvalidArgumentError(f"the lock {path} is not valid: {shown}", hint=_AGAIN)
         return cls(path, tuple(datasets), tuple(inputs), tuple(mixtures))
 
     @property
@@ -194,7 +212,8 @@ class Lock:
         if disk.has_content(self.path, data):
             return False
         disk.check_outside_versions(self.path)
-        disk.rewrite_file(self.path, data)
+        with disk.disk_errors(self.path):
+            disk.rewrite_file(self.path, data)
         return True
 
     def find(self, dataset: str | Path) -> LockedDataset:
@@ -232,9 +251,22 @@ def default_path(settings: Settings | None = None) -> Path:
     return settings.lock or project_file().with_name(LOCK_FILE)
 
 
+_CONFLICT = "<<<<<<<"
+"""Beginning of the line with which version control marks a conflict."""
+
+
 def is_lock(path: Path) -> bool:
     """Return whether a file is a lock, maybe with conflicts of a merge, or of another version of this package."""
-    return path.read_bytes().decode("utf-8", "replace").startswith((_HEADER, "<<<<<<<"))
+    return path.read_bytes().decode("utf-8", "replace").startswith((_HEADER, _CONFLICT))
+
+
+_STATED_VERSION = re.compile(r"^version = (\d{1,9})$", re.MULTILINE)
+
+
+def is_newer(path: Path) -> bool:
+    """Return whether a lock is of a later version of this package, which would lose what only that version knows."""
+    found = _STATED_VERSION.search(path.read_text("utf-8", "replace"))
+    return found is not None and int(found[1]) > _VERSION
 
 
 def name_in_lock(dataset: str | Path, base: Path, settings: Settings | None = None) -> str:
@@ -264,7 +296,7 @@ def relative_path(path: Path, base: Path) -> str:
         InvalidArgumentError: If there is no such path, because Windows has the two on different drives.
     """
     try:
-        relative = Path(os.path.relpath(path, base)).as_posix()
+        relative = Path(os.path.relpath(disk.real_path(path), base.resolve())).as_posix()
     except ValueError as error:
         raise InvalidArgumentError(
             f"{path} is on another drive than the lock in {base}, and a lock has relative paths alone",
@@ -277,7 +309,7 @@ def place_of(name: str, base: Path) -> str | Path:
     """Return the id, or the absolute path, of a name in a lock."""
     if not name.startswith(_RELATIVE):
         return name
-    path = Path(os.path.normpath(base / name))
+    path = Path(os.path.normpath(base.resolve() / name))
     head, mark, derived = path.name.partition(sources.DERIVED)
     if mark and not os.path.lexists(path) and isinstance(raw := store.id_or_path(path.with_name(head)), str):
         return f"{raw}{mark}{derived}"
@@ -319,6 +351,16 @@ def _tables(document: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]
     for number, table in enumerate(tables if isinstance(tables, list) else [tables]):
         stated = table.get("id") if isinstance(table, Mapping) else None
         yield (stated if isinstance(stated, str) else f"{name} {number}"), table
+
+
+def _contradictions(datasets: Sequence[LockedDataset]) -> Iterator[str]:
+    """Yield what cannot be true of datasets together, because the file was edited or merged by hand."""
+    for name, number in Counter(one.id for one in datasets if not one.is_parent).items():
+        if number > 1:
+            yield f"there are {number:,} datasets {name}, expected 1"
+    for dataset in datasets:
+        if dataset.files and dataset.digest != (digest := digest_of_files(dataset.files)):
+            yield f"digest of {dataset.id} is {dataset.digest[:12]}..., expected {digest[:12]}..., the digest of its files"
 
 
 _KINDS: Mapping[type, Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
@@ -382,7 +424,7 @@ def _parse(cls: Any, table: Any, where: str, problems: list[str]) -> Any:
         problems.append(f"{where} is {short_text(table)}, expected a table")
         return None
     before = len(problems)
-    problems += [f"{where} has {key!r}, expected {', '.join(kinds)}" for key in sorted(table.keys() - kinds.keys())]
+    problems += [f"{where} has the unknown key {key!r}" for key in sorted(table.keys() - kinds.keys())]
     problems += [f"{where} has no {key}" for key in _REQUIRED[cls] if key not in table]
     values: dict[str, Any] = {}
     for key in [name for name in kinds if name in table]:

@@ -54,12 +54,12 @@ def check_opened(lock: Lock, locked: LockedDataset, manifest: Manifest) -> None:
     hint = Remedy(
         "{} makes the locked dataset, {} locks the present dataset", Call("lockfile.sync"), Call("lockfile.write_lock")
     )
-    require_locked(locked, manifest, f"{manifest.id} is not the dataset of {lock.path}", hint=hint)
+    require_locked(locked, manifest, f"{manifest.id} under the lock {lock.path}", hint=hint)
 
 
-def refuse_other_reading(lock: Lock, dataset: str | Path, what: str) -> InvalidArgumentError:
-    """Return the error of a way of opening that cannot be compared with a lock."""
+def refuse_other_reading(lock: Lock, dataset: str | Path, argument: str, what: str) -> InvalidArgumentError:
+    """Return the error of an argument of `load` with which a dataset cannot be compared with a lock."""
     return InvalidArgumentError(
-        f"{dataset} is opened under the lock {lock.path}, and {what}",
-        hint="leave that out, or open the dataset without a lock: lock=False",
+        f"{dataset} is opened under the lock {lock.path}, and {argument} {what}",
+        hint=f"leave out {argument}, or open the dataset without a lock: lock=False",
     )

@@ -56,7 +56,7 @@ def read_program(path: Path) -> Program:
         InvalidArgumentError: If the file cannot be read, or is not Python.
     """
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(path.read_bytes(), path.name)
     except OSError as error:
         raise InvalidArgumentError(f"the program {path} cannot be read: {error.strerror}") from error
     except (SyntaxError, ValueError, RecursionError) as error:

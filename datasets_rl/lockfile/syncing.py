@@ -12,6 +12,7 @@ a version with other content stays beside the new version.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +32,7 @@ from datasets_rl.errors import (
     IntegrityError,
     InvalidArgumentError,
     LockMismatchError,
+    ManifestError,
     NotADatasetError,
     OutdatedLockError,
     Remedy,
@@ -55,6 +57,7 @@ from datasets_rl.sources.address import is_address
 from datasets_rl.store import DatasetPaths, restore
 from datasets_rl.store.publish import Build, building, canonical, current_version, publish
 from datasets_rl.store.publish import locked as holding
+from datasets_rl.store.versions import sweep_dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,20 @@ class Syncing:
     """Folders and addresses on the hub that are asked before the upstream."""
     engine: Engine | None = None
     jobs: int | None = None
-    _made: dict[tuple[str, str], Synced] = field(default_factory=dict)
+    _made: dict[tuple[str, str], Synced | DatasetsRLError] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that the places exist.
+
+        Raises:
+            InvalidArgumentError: If a place is neither a folder nor an address.
+        """
+        for place in map(str, self.places):
+            if not is_address(place) and not disk.expand_home(place).is_dir():
+                raise InvalidArgumentError(
+                    f"{place} is not a folder",
+                    hint="name a folder of datasets, the folder of a dataset, or hf://USER/NAME",
+                )
 
     def make(self, dataset: LockedDataset) -> Synced:
         """Make a dataset of the lock the current version, or find that it is.
@@ -90,8 +106,14 @@ class Syncing:
         """
         key = (dataset.id, dataset.digest)
         if key not in self._made:
-            self._made[key] = self._make(dataset)
-        return self._made[key]
+            try:
+                self._made[key] = self._make(dataset)
+            except DatasetsRLError as error:  # a download of hours is not tried again for each recipe
+                self._made[key] = error
+        made = self._made[key]
+        if isinstance(made, DatasetsRLError):
+            raise made
+        return made
 
     def is_stored(self, dataset: LockedDataset) -> bool:
         """Return whether any dataset is stored under the name of a dataset of the lock."""
@@ -116,6 +138,8 @@ class Syncing:
             except DiskFullError:
                 raise
             except DatasetsRLError as error:
+                if (made := self._stored(dataset, paths)) is not None:  # by another process, in the meantime
+                    return made
                 failures.append(error)
                 if former is not None and current_version(paths, replaces=True) != former:
                     restore(paths.folder, former.name)  # the input of a recipe that was applied in place
@@ -132,14 +156,16 @@ class Syncing:
 
     def _stored(self, dataset: LockedDataset, paths: DatasetPaths) -> Synced | None:
         """Return a dataset that is stored, after its version was made the current version, or None."""
-        folder = version_with(paths, dataset.digest)
-        if folder is None or not is_locked_content(dataset, Manifest.read(folder)):
+        folder = _version_of(dataset, paths)
+        if folder is None:
             return None
         current = current_version(paths, replaces=True)
-        if dataset.is_parent or paths.has_no_pointer or (current is not None and current.folder == folder):
-            return Synced(dataset.id, folder, "present")
-        restore(paths.folder, folder.name)
-        return Synced(dataset.id, folder, f"version {folder.name} is current again")
+        origin = "present"
+        if not (dataset.is_parent or paths.has_no_pointer or (current is not None and current.folder == folder)):
+            restore(paths.folder, folder.name)
+            origin = f"version {folder.name} is current again"
+        sweep_dataset(paths)  # what a killed process left, that would have deleted it next
+        return Synced(dataset.id, folder, origin)
 
     def _ways(self, dataset: LockedDataset, paths: DatasetPaths) -> Iterator[tuple[str, Callable[[], None]]]:
         """Yield the ways to the locked content, each with what it did."""
@@ -160,10 +186,6 @@ class Syncing:
     def _shared(self, dataset: LockedDataset, place: Path) -> Path | None:
         """Return the folder of the version with the locked digest in a shared folder, or None."""
         place = disk.expand_home(place).absolute()
-        if not place.is_dir():
-            raise InvalidArgumentError(
-                f"{place} is not a folder", hint="name a folder of datasets, the folder of a dataset, or hf://USER/NAME"
-            )
         if is_dataset(place):
             return version_with(store.paths_of(place), dataset.digest)
         named = self.lock.place(dataset)
@@ -221,7 +243,14 @@ class Syncing:
         return manifest.id if isinstance(place, Path) else place
 
     def _accept(self, dataset: LockedDataset) -> Callable[[Manifest], None]:
-        return partial(require_locked, dataset, where=dataset.id, hint=_refused_hint(dataset))
+        paths = self._paths(dataset)
+
+        def accept(manifest: Manifest) -> None:
+            require_locked(dataset, manifest, dataset.id, hint=_refused_hint(dataset))
+            if _version_of(dataset, paths) is not None:  # a second version would take the same room again
+                raise DatasetsRLError(f"another process has just made {dataset.id}")
+
+        return accept
 
     def _download(self, dataset: LockedDataset) -> None:
         """Download the dataset from the upstream, of which every raw file must have the locked digest."""
@@ -264,7 +293,12 @@ class Syncing:
             raise OutdatedLockError(
                 self.lock.path, [f"the lock has no dataset {wanted.id} with the digest {wanted.digest[:12]}..."]
             )
-        return self.make(found).folder
+        try:
+            return self.make(found).folder
+        except DatasetsRLError as error:
+            needed = copy.copy(error)
+            needed.notes = (*error.notes, f"{dataset.id} is made of {found.id}")
+            raise needed from error
 
     def _refusal(
         self, dataset: LockedDataset, paths: DatasetPaths, failures: Sequence[DatasetsRLError]
@@ -273,20 +307,33 @@ class Syncing:
         reasons = [error.message for error in failures]
         if not dataset.is_recorded and failures:
             last = failures[-1]
-            last.message = ". Before: ".join([last.message, *reasons[:-1][:1]])
+            last.notes = (*last.notes, *(f"before: {reason}" for reason in reasons[:-1]))
             return last
         if dataset.is_recorded:
             asked = [str(place) for place in (*dataset.copies, *self.places)]
             reasons.append("recorded episodes cannot be made again")
-            reasons.append(f"{' and '.join(asked)} do not have the dataset" if asked else "no place of a copy is known")
+            verb = "do" if len(asked) > 1 else "does"
+            reasons.append(
+                f"{' and '.join(asked)} {verb} not have the dataset" if asked else "the lock has no address of a copy"
+            )
         hint = Remedy(
             "name a folder of datasets, or an address on the hub, with the locked dataset: {}",
             Call("lockfile.sync", places=...),
         )
-        stored = [] if not paths.exists else differences(dataset, Manifest.read(paths.folder))
+        stored: list[str] = []
+        try:
+            stored = differences(dataset, Manifest.read(paths.folder)) if paths.exists else []
+        except ManifestError as error:
+            stored = [error.message]
         if stored:
             return LockMismatchError(dataset.id, [*stored, *reasons], hint=hint)
         return NotADatasetError(paths.folder, "; ".join(reasons) or "there is no way to make it", hint=hint)
+
+
+def _version_of(dataset: LockedDataset, paths: DatasetPaths) -> Path | None:
+    """Return the folder of a stored version with the locked content, or None."""
+    folder = version_with(paths, dataset.digest)
+    return folder if folder is not None and is_locked_content(dataset, Manifest.read(folder)) else None
 
 
 def _refused_hint(dataset: LockedDataset) -> Remedy:
@@ -329,10 +376,18 @@ def _recipe_of(locked: LockedRecipe, dataset_id: str) -> Recipe:
             "not run for a lock",
             hint="apply the recipe yourself, which gives the locked dataset if the code is the same",
         )
-    steps = [
-        make_step(str(step["use"]), (), {name: value for name, value in step.items() if name != "use"})
-        for step in locked.steps
-    ]
+    steps = []
+    for number, step in enumerate(locked.steps):
+        arguments = {name: value for name, value in step.items() if name != "use"}
+        try:
+            steps.append(make_step(str(step.get("use")), (), arguments))
+        except InvalidArgumentError as error:
+            where = f"step {number} ({step.get('use')}) of the recipe {locked.name!r} of {dataset_id} is not valid"
+            hint = Remedy(
+                "install the version of datasets-rl that wrote the lock, or write the lock again with {}",
+                Call("lockfile.write_lock"),
+            )
+            raise InvalidArgumentError(f"{where}: {error.message}", hint=hint) from error
     return Recipe(steps, locked.name)
 
 
@@ -369,7 +424,7 @@ def sync(
         LockMismatchError: If a dataset can only be made with other content. The error names the differences.
         OutdatedLockError: If `locked` is set and the lock does not fit.
         NotADatasetError: If a dataset cannot be made, as a recording without a copy.
-        InvalidArgumentError: If the lock cannot be read.
+        InvalidArgumentError: If the lock cannot be read, or a place is neither a folder nor an address.
         FetchError: If a file cannot be fetched from any address.
     """
     settings = settings or Settings.from_env()

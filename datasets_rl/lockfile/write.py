@@ -34,6 +34,7 @@ from datasets_rl.lockfile.lock import (
     LockedRecipe,
     default_path,
     is_lock,
+    is_newer,
     name_in_lock,
     place_of,
     relative_path,
@@ -90,7 +91,15 @@ def write_lock(
     file = default_path(settings) if path is None else disk.expand_home(path).absolute()
     former, base = None, file.parent
     named = [*targets]
-    if file.is_file():
+    if file.is_dir():
+        raise InvalidArgumentError(
+            f"{file} is a folder, expected the path of a file", hint="name the file in the folder"
+        )
+    if not base.is_dir():
+        raise InvalidArgumentError(
+            f"there is no folder {base} for the lock", hint="create the folder, or name another file"
+        )
+    if file.is_file() and file.stat().st_size:
         try:
             former = Lock.read(file)
             listed = former.inputs
@@ -99,8 +108,8 @@ def write_lock(
                 raise InvalidArgumentError(
                     f"{file} is not replaced: it is not a lock", hint="name another file, or move this file away"
                 ) from None
-            listed = _inputs_of_both_sides(file)
-            if not (targets or listed):
+            listed = _stated_inputs(file)
+            if is_newer(file) or not (targets or listed):
                 raise
         named = named or [target_of(one, base) for one in listed]
     if not named:
@@ -111,8 +120,8 @@ def write_lock(
     inputs = Inputs.read(named, base)
     lock = lock_datasets(inputs, file, settings)
     lock = _with_copies(lock, copies, former, settings)
-    text = lock.text.encode()
-    changed = not disk.has_content(file, text)
+    # Version control may have changed the ends of lines.
+    changed = not file.is_file() or file.read_text("utf-8", "replace") != lock.text
     if changed and not check:
         lock.write()
     return Written(lock, former, tuple(inputs.computed), changed)
@@ -123,13 +132,10 @@ _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 _INPUTS = re.compile(r"^inputs = \[\n(.*?)^\]$", re.MULTILINE | re.DOTALL)
 
 
-def _inputs_of_both_sides(path: Path) -> tuple[str, ...]:
-    """Return the inputs of a lock with conflicts of a merge, of both sides, or nothing if they are not certain."""
-    text = path.read_bytes().decode("utf-8", "replace")
-    found = _INPUTS.search(text)
-    if found is None or not any(line.startswith(_CONFLICT[0]) for line in text.splitlines()):
-        return ()
-    lines = [line for line in found[1].splitlines() if not line.startswith(_CONFLICT)]
+def _stated_inputs(path: Path) -> tuple[str, ...]:
+    """Return the inputs of a lock that is not valid, of both sides of a conflict, or nothing if they are not certain."""
+    found = _INPUTS.search(path.read_text("utf-8", "replace"))
+    lines = [] if found is None else [line for line in found[1].splitlines() if not line.startswith(_CONFLICT)]
     try:
         return tuple(dict.fromkeys(str(json.loads(line.strip().removesuffix(","))) for line in lines))
     except ValueError:
@@ -203,7 +209,7 @@ def locked_blocks(
         recordings=manifest.recordings if not parents else (),
         copies=(manifest.copied_from["address"],) if "address" in manifest.copied_from else (),
         fields=tuple(sorted(map(field_text, manifest.schema))),
-        files=tuple(sorted(manifest.files, key=lambda file: file.path)),
+        files=manifest.content_files,
         raw=() if parents else tuple(_raw_files(manifest, dataset_id, settings)),
         recipes=tuple(recipes),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -14,6 +14,9 @@ from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.preprocessing.steps import snake
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import Key
+
+if TYPE_CHECKING:
+    from datasets_rl.preprocessing.merge import Stored
 
 
 class Step(ABC):
@@ -43,6 +46,16 @@ class Step(ABC):
 
         Raises:
             InvalidArgumentError: If the batch lacks a field that the step needs, or a value is out of range.
+        """
+
+    def prepare(self, stored: Stored) -> None:
+        """Look at the dataset that the recipe reads, before `fit` and the first call. By default, nothing is looked at.
+
+        Args:
+            stored: The dataset as it is before the first step of the recipe. `EpisodeBatch.numbers` counts its episodes.
+
+        Raises:
+            InvalidArgumentError: If the step does not fit the dataset.
         """
 
     def fit(self, batches: Iterable[EpisodeBatch]) -> None:

@@ -63,6 +63,7 @@ def fit_recipe(plan: Plan, stored: Stored, *, show: bool) -> Recipe:
                 advance(batch.count)
 
     recipe = plan.recipe.copy()
+    recipe.prepare(stored)
     with seeded_random(plan.seed):
         recipe.fit(batches)
     return recipe

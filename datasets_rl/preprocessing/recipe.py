@@ -41,6 +41,7 @@ from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
+    from datasets_rl.preprocessing.merge import Stored
     from datasets_rl.transforms import Transform
 
 _PYTHON = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
@@ -193,6 +194,18 @@ class Recipe:
                 hint=Remedy("use one process: {}", Argument("jobs", 1)),
             ) from error
         return pickled
+
+    def prepare(self, stored: Stored) -> None:
+        """Let each step look at the dataset that the recipe reads.
+
+        Raises:
+            PreprocessError: If a step does not fit the dataset.
+        """
+        for number, step in enumerate(self.steps):
+            try:
+                step.prepare(stored)
+            except InvalidArgumentError as error:
+                raise PreprocessError(f"step {number} ({step.use()}): {error.message}", hint=error.remedy) from error
 
     def fit(self, batches: Any) -> None:
         """Fit the steps that require it to all episodes, as transformed by the previous steps.

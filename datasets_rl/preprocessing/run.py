@@ -24,6 +24,7 @@ from datasets_rl.preprocessing.make import Make, fit_recipe
 from datasets_rl.preprocessing.merge import open_datasets
 from datasets_rl.preprocessing.plan import Plan, plan_result
 from datasets_rl.preprocessing.recipe import Recipe
+from datasets_rl.preprocessing.steps.split import splits_in
 from datasets_rl.settings import Settings
 from datasets_rl.store import Version, current_version, sweep_dataset
 from datasets_rl.store.find import last_history_entry, shown_id
@@ -44,6 +45,8 @@ class Preview(DryRun):
     free_bytes: int
     orders: Mapping[str, str]
     """The fields that each new vector is concatenated of, in order and each with its size, by the name of the vector."""
+    splits: Sequence[str]
+    """For each split, how many episodes are for validation, and how many are kept together."""
 
 
 def preprocess(
@@ -212,4 +215,5 @@ def preview(
         present=plan.is_present,
         free_bytes=disk.free_bytes(plan.paths.root),
         orders=concatenated(plan.description["steps"], fitted.fitted),
+        splits=splits_in(plan.description["steps"], fitted.fitted),
     )

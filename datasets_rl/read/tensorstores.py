@@ -25,7 +25,7 @@ def fault(error: Exception, name: str, where: str = "") -> Exception:
     """
     text = first_sentence(error)
     if text.startswith(_OF_THE_SYSTEM):
-        return OSError(f"{name}: {where}{text}")  # the reason stands at its end
+        return OSError(f"{name}: {where}{text}")  # the reason is at the end of the text
     return ConversionError(name, [f"{where}{text[:300]}"], hint=AGAIN)
 
 

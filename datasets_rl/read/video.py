@@ -180,13 +180,13 @@ def _description_counts(stream: BinaryIO) -> list[int]:
         boxes = [inner for box in boxes for inner in _boxes(stream, kind, *box)]
     counts = []
     for start, _ in boxes:
-        stream.seek(start + 4)  # behind the version of the box
+        stream.seek(start + 4)  # after the version of the box
         counts.append(int.from_bytes(stream.read(4), "big"))
     return counts
 
 
 def _boxes(stream: BinaryIO, kind: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield where the contents of the boxes of a kind begin and end, of the boxes in the bytes [start, stop) of a file."""
+    """Yield where the contents of the boxes of a type begin and end, among the boxes in the bytes [start, stop) of a file."""
     while start + 8 <= stop:
         stream.seek(start)
         head = stream.read(16)

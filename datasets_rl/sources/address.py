@@ -5,6 +5,7 @@ hf://datasets/user/name@revision/a.hdf5       hf/user/name/a.hdf5, and the revis
 https://host/folder/a.npz                     url/https/host/folder/a.npz
 /home/me/data                                 url/file/home/me/data
 
+A path has the id of the folder that the links in the path lead to, so that a folder has one id.
 Characters that a folder's name should not have are percent-encoded.
 """
 
@@ -13,8 +14,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from urllib.parse import quote, unquote
+from urllib.request import url2pathname
 
-from datasets_rl.disk import TRASH_NAME
+from datasets_rl.disk import TRASH_NAME, real_path
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.current import CURRENT_FILE, VERSION_NAME
 
@@ -38,12 +40,13 @@ def id_of_address(address: str | Path) -> tuple[str, str]:
     """Return the id of the dataset at an address, and the revision in the address, which may be empty.
 
     Args:
-        address: An address, ``https://host/a.npz``, or the absolute path of a file or a folder.
+        address: An address, ``https://host/a.npz``, or the path of a file or a folder.
 
     Raises:
-        InvalidArgumentError: If the text is not an address, or has a user name or a password.
+        InvalidArgumentError: If the text is not an address, has a user name or a password, or is the address of a file
+            and names another machine.
     """
-    text = Path(address).as_uri() if isinstance(address, Path) else address
+    text = real_path(address).as_uri() if isinstance(address, Path) else address
     if text.startswith("hf://"):
         repository, revision, path = _split_hub_address(text)
         return "/".join(filter(None, ("hf", repository, _quote_path(path, text)))), revision
@@ -56,9 +59,15 @@ def id_of_address(address: str | Path) -> tuple[str, str]:
             f"the address of {host.rpartition('@')[2]} has a user name or a password, which would be stored with the data",
             hint="give the address as a mirror of an id: the credentials of mirrors are not stored",
         )
-    # A path of this machine and an address of a web server may have escaped characters, and the id is the same.
-    rest = unquote(rest) if scheme == "file" else rest
-    return f"url/{scheme}/{_quote_path(rest.strip('/'), text)}", ""
+    # An address of a file may have escaped characters, and the id is the same.
+    name = _quote_path((unquote(rest) if scheme == "file" else rest).strip("/"), text)
+    if scheme == "file" and isinstance(address, str):
+        if host not in {"", "localhost"}:
+            raise InvalidArgumentError(
+                f"{text!r} names the host {host!r}, expected file:///path for files of this machine"
+            )
+        return id_of_address(Path(url2pathname(rest.removeprefix(host))))
+    return f"url/{scheme}/{name}", ""
 
 
 def address_of_name(name: str) -> str:

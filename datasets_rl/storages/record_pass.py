@@ -119,7 +119,7 @@ class RecordPass:
     def suits(self, count: int) -> bool:
         """Return whether a batch of `count` steps is read by this pass, and not by a copy of whole records.
 
-        Large windows of many steps are in no cache when they are read, and each field of each step is a copy of its own.
+        Large windows of many steps are in no cache when they are read, and each field of each step is copied separately.
         """
         return self._added_bytes <= _LARGE_WINDOW or count * self._added_bytes <= _LARGE_BATCH
 

@@ -134,7 +134,7 @@ class Records:
         return RecordAccess(*self.arrays, *bounds, self.stride, self.width, self._episode, folder)
 
     def _load_loop(self, count: int) -> bool:
-        """Return whether the compiled loop is used from now on, for a read of some rows."""
+        """Return whether later reads use the compiled loop, at a read of some rows."""
         self._rows_read += min(count, _COUNTED_ROWS)
         if self._rows_read <= _ROWS_BEFORE_LOADING:
             return False

@@ -39,7 +39,7 @@ _TAR = ".tar"
 _SAVED_TABLE = "dataset_info.json"
 """File beside the state of a table that the package datasets saved, which is not the state of a checkpoint."""
 _TUB = re.compile(r"catalog_\d+\.catalog")
-"""Files of a tub of Donkeycar, which has a manifest.json of its own."""
+"""Files of a tub of Donkeycar, which has another kind of manifest.json."""
 _DERIVED_NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._+,=-]{0,99}")
 
 
@@ -125,14 +125,13 @@ def id_or_path(dataset: str | Path) -> str | Path:
             return dataset
     if not _has_raw_files(path):
         return path if os.path.lexists(path) else _stored_id(path) or path
-    # Where a link is before "..", only the file system knows the path.
-    return sources.id_of_address(path.resolve() if ".." in path.parts else path.absolute())[0]
+    return sources.id_of_address(path)[0]
 
 
 def _stored_id(path: Path) -> str:
     """Return the id of a dataset that was converted from raw files at a path that is gone, or an empty text."""
     try:
-        dataset_id = sources.id_of_address(path.absolute())[0]
+        dataset_id = sources.id_of_address(path)[0]
         return dataset_id if dataset_paths(dataset_id).exists else ""
     except InvalidArgumentError:
         return ""

@@ -96,7 +96,7 @@ class DatasetPaths:
         """The folder of the current version.
 
         Raises:
-            NotADatasetError: If there is none.
+            NotADatasetError: If the dataset has no version.
             ManifestError: If the file ``CURRENT`` is damaged.
         """
         return version_folder(self.folder)

@@ -55,7 +55,7 @@ def plan_move(home: Path, target: Path) -> Move | None:
 
     Raises:
         InvalidArgumentError: If the folder cannot be moved there.
-        IntegrityError: If the file at the target with the old place is none of ours.
+        IntegrityError: If the file at the target with the old place was not written by this package.
     """
     target = disk.expand_home(target).absolute()
     home, place = home.resolve(), target.resolve()
@@ -139,7 +139,7 @@ def move(
             _check_all_unused(plan.source)
             if not switch(plan.target):
                 return plan
-            _copy_all(plan.source, plan.target, advance)  # what was written last to the old place
+            _copy_all(plan.source, plan.target, advance)  # files that were written to the old place meanwhile
         _delete_copied(plan.source, plan.target)
         disk.remove_file(plan.target / _MARKER)
         disk.sync_file(plan.target)

@@ -117,7 +117,7 @@ class Pass:
 
 
 class Field(Protocol):
-    """What is known of a field before it is read."""
+    """Properties of a field that are known before the field is read."""
 
     @property
     def dtype(self) -> torch.dtype:

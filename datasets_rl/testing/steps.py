@@ -79,7 +79,7 @@ class StepCase:
     pixels: bool = False
     """Whether the step replaces stored images by pixels with the same values."""
     corrects: bool = False
-    """Whether the step corrects recorded observations or actions, so that those of an environment stay as they are."""
+    """Whether the step corrects recorded observations or actions, so that the values of an environment stay unchanged."""
 
 
 def block_of(shapes: Sequence[Shape], seed: int = 0) -> EpisodeBatch:

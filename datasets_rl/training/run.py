@@ -13,12 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Self
 
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
 from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
+from datasets_rl.format.copies import first_copies, joined, telling_fingerprints
 from datasets_rl.libraries import importing
 from datasets_rl.lockfile.lock import LOCK_FILE
 from datasets_rl.lockfile.write import lock_opened
@@ -91,6 +93,7 @@ class Run:
         self._history: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._environment: dict[str, Any] | None = None
+        self._held_out_facts: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as resources:
@@ -154,11 +157,42 @@ class Run:
                 hint=Remedy("hold out no episodes: {}", Argument("validation", 0)),
             )
         order = np.random.default_rng([self.args.seed, 0]).permutation(numbers)
+        held_out, copies = self._with_copies(order, count)
         self.held_out, self.dataset = (
-            self._open_dataset(self.args, selection=Selection(episodes=part)) for part in (order[:count], order[count:])
+            self._open_dataset(self.args, selection=Selection(episodes=order[chosen]))
+            for chosen in (held_out, ~held_out)
         )
         self._validation_start = self.held_out.sampler.state_dict()
-        self._print(f"{count:,} of {len(numbers):,} episodes are held out for the validation loss")
+        self._held_out_facts = {"held_out": int(held_out.sum()), "held_out_copies": copies}
+        self._print(f"{held_out.sum():,} of {len(numbers):,} episodes are held out for the validation loss")
+        if copies:
+            self._print(f"{copies:,} of the held-out episodes have copies, which are held out, too")
+
+    def _with_copies(self, order: NDArray[np.int64], count: int) -> tuple[NDArray[np.bool_], int]:
+        """Return which episodes are held out, [n], and how many of them have copies, which are held out, too.
+
+        Args:
+            order: The numbers of the episodes, in the order in which they are held out, [n].
+            count: How many are held out, at least: the last has all its copies with it.
+        """
+        stored = self.dataset.stored
+        firsts = joined([stored.episodes.numbers, first_copies(telling_fingerprints(stored))])
+        numbers, places = np.unique(stored.episodes.numbers, return_index=True)
+        _, turns, groups, sizes = np.unique(
+            firsts[places[np.searchsorted(numbers, order)]], return_index=True, return_inverse=True, return_counts=True
+        )
+        by_turn = np.argsort(turns)
+        held_out = by_turn[: int(np.searchsorted(np.cumsum(sizes[by_turn]), count)) + 1]
+        if len(held_out) == len(sizes):
+            held_out = held_out[:-1]
+        if not len(held_out):
+            raise InvalidArgumentError(
+                f"all {len(order):,} episodes of {self.args.dataset} are copies of one episode: none can be held out",
+                hint=Remedy("hold out no episodes: {}", Argument("validation", 0)),
+            )
+        groups = groups.reshape(-1)
+        chosen = np.isin(groups, held_out)
+        return chosen, int((sizes[groups[chosen]] > 1).sum())
 
     def play(
         self, policy: Policy, *, number: int = 0, options: Mapping[str, Any] | None = None, max_steps: int | None = None
@@ -232,7 +266,7 @@ class Run:
                         break
                     self._advance(bar)
         facts = {"algorithm": self.name, "dataset": self.args.dataset, "seed": self.args.seed}
-        result = {**facts, **learner.choices, **self._history[-1]}
+        result = {**facts, **self._held_out_facts, **learner.choices, **self._history[-1]}
         print(json.dumps(result), flush=True)  # noqa: T201 -- the output of a program
         return result
 

@@ -110,7 +110,7 @@ class Compose(Transform):
         return add_gathered(list(self.transforms), storage, rows, data)
 
     def own_reads(self, storage: Any) -> Collection[Key]:
-        """Return the keys of a batch of a storage that the first transform reads and writes by itself."""
+        """Return the keys of a batch of a storage that the first transform alone reads and writes."""
         return own_reads(list(self.transforms), storage)
 
     def update_specs(self, spec: CompositeSpec) -> None:

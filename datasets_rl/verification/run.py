@@ -109,9 +109,8 @@ def _verify_version(folder: Path, version: Path, *, deep: bool, settings: Settin
     Raises:
         FileNotFoundError: If the version is deleted in the meantime, because another version replaced this version.
     """
-    from datasets_rl.format.digests import DIGESTS_FILE
     from datasets_rl.format.integrity import check_files, check_manifest
-    from datasets_rl.format.manifest import Manifest
+    from datasets_rl.format.manifest import DIGESTS_FILE, Manifest
 
     manifest = Manifest.read(version)
     name = shown_id(folder, manifest.id, settings=settings)

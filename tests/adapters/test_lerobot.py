@@ -13,6 +13,7 @@ import pytest
 import torch
 from exports import export_stored, write_images, write_robot
 from lerobot_items import FPS, ExportedItems, check_equal
+from stored_data import store_dataset, trajectory
 from torch.utils.data import DataLoader
 
 from datasets_rl import Selection, downloading, load
@@ -160,6 +161,16 @@ def test_the_last_episodes_of_each_task_are_held_out():
         assert [one for one in held.episodes if one in numbers] == numbers[-count:]
     assert len(train) + len(held) == 15_000
     assert (train.num_episodes, held.num_episodes) == (len(train.episodes), len(held.episodes))
+
+
+def test_held_out_copies_of_episodes_for_training_are_a_warning(tmp_path):
+    """Episodes 1 and 9 are equal, and LeRobot holds out the last ones."""
+    seeds = [*range(9), 1]
+    dataset = load(store_dataset(tmp_path / "toy", [trajectory(10, seed=seed) for seed in seeds]).folder)
+    with pytest.warns(
+        UserWarning, match="1 of 2 held-out episodes of toy/data have copies among the episodes for training"
+    ):
+        dataset.as_lerobot().split(0.2)
 
 
 def test_wrong_arguments_are_named(robot):

@@ -277,7 +277,7 @@ KINDS: Mapping[str, Callable[..., Recorded]] = {
 }
 
 
-_BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "cartpole": (0.0, 1.0)}
+_BOUNDS = {"cheetah": (-1.0, 1.0), "maze": (-1.0, 1.0), "agents": (-1.0, 1.0), "cartpole": (0, 1)}
 _RATES = {"teleop": 30.0, "arm": 30.0, "texts": 30.0, "leader": 30.0}
 WITH_IMAGES = frozenset({"arm", "teleop", "leader"})
 """The kinds that can be recorded without their images."""

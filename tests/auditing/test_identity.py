@@ -118,11 +118,56 @@ def test_two_datasets_without_a_common_episode_share_nothing() -> None:
     assert (found.findings, found.checked) == ((), ("shared_episodes",))
 
 
-def test_datasets_with_other_fields_are_not_compared() -> None:
-    members = [clean.record("maze", 10), clean.record("texts", 10)]
-    assert planting.mixture_audited(members, audit_parts).skipped == {
-        "shared_episodes": "no two datasets have the same narrow states and actions"
-    }
+def test_datasets_with_other_fields_share_the_episodes_with_equal_actions() -> None:
+    recording = clean.record("maze", 10)
+    states = [
+        replace(one, states={("observation", "far"): 3 * one.states["observation", "state"]})
+        for one in recording.episodes[4:]
+    ]
+    (finding,) = planting.mixture_audited([recording, replace(recording, episodes=tuple(states))], audit_parts).findings
+
+    assert (finding.level, finding.evidence["copies"], finding.evidence["pairs"][0]) == ("strong", 6, [4, 0])
+    assert "are equal to episodes of" in finding.message
+    assert "in action, such as episode 0 of" in finding.message
+
+
+def test_episodes_of_two_datasets_with_another_goal_are_no_proof() -> None:
+    recording = clean.record("maze", 10)
+    moved = [
+        replace(one, states={**one.states, ("observation", "goal"): one.states["observation", "goal"] + 1})
+        for one in recording.episodes[:2]
+    ]
+    parts = [recording, replace(recording, episodes=(*moved, *recording.episodes[2:3]))]
+    found = planting.mixture_audited(parts, audit_parts).findings
+
+    assert [(one.level, one.evidence["copies"]) for one in found] == [("proof", 1), ("strong", 2)]
+    assert (
+        "in action and observation.state" in found[1].message or "in observation.state and action" in found[1].message
+    )
+
+
+def test_datasets_without_information_are_not_compared() -> None:
+    members = [clean.record("visits", 10), clean.record("maze", 10)]
+    assert (
+        "no episode has enough information" in planting.mixture_audited(members, audit_parts).skipped["shared_episodes"]
+    )
+
+
+def test_a_copy_with_another_goal_is_a_near_copy() -> None:
+    recording = clean.record("maze", 10)
+    one = recording.episodes[2]
+    other = replace(one, states={**one.states, ("observation", "goal"): one.states["observation", "goal"] + 1})
+    (finding,) = planting.audited(replace(recording, episodes=(*recording.episodes, other)), CHECKS).findings
+
+    assert (finding.check, finding.level, finding.episodes) == ("near_duplicates", "strong", (2, 10))
+
+
+def test_equal_images_without_states_are_copies() -> None:
+    recording = clean.record("grid", 8)
+    twice = replace(recording, episodes=(*recording.episodes, recording.episodes[1]))
+    (finding,) = planting.audited(twice, CHECKS).findings
+
+    assert (finding.check, finding.level, finding.episodes) == ("duplicate_episodes", "proof", (1, 8))
 
 
 def test_a_field_of_the_steps_names_the_parts_of_a_dataset() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -13,10 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from stored_data import trajectory, write_dataset
 
 from datasets_rl import Audit, Recipe, audit, load
-from datasets_rl.auditing import CHECKS
+from datasets_rl.auditing import CHECKS, Finding
+from datasets_rl.auditing.remedy import clip
+from datasets_rl.cli.commands.audit import _markdown_row
 from datasets_rl.format.manifest import Manifest
 
 DEMO = "demo/pendulum"
@@ -75,10 +80,22 @@ def test_the_json_document_has_the_findings_with_evidence_and_steps(rlds, broken
 def test_markdown_is_a_table_for_a_pull_request(rlds, broken):
     lines = rlds("audit", broken, "--markdown", "--checks", "duplicate_episodes").out.splitlines()
 
-    assert lines[0].startswith("## Audit of ")
+    assert lines[0] == f"## Audit of {broken}"
     assert lines[4:6] == ["| level | check | finding | remedy |", "| --- | --- | --- | --- |"]
     assert lines[6].startswith("| proof | duplicate_episodes | episode 3 is stored 2 times")
     assert lines[6].endswith("| `-t drop_episodes:7` |")
+    assert f"`rlds audit {broken} --remedies corrected.toml` writes the remedies" in lines[8]
+
+
+def test_markdown_of_any_message_is_a_row_that_shows_the_message():
+    """Texts of a dataset may have the marks of Markdown."""
+    message = "the text is 'a | b', `<b>` *now* _x_ [c](d)\nin episode_3"
+    row = _markdown_row(Finding("texts_unlike", "strong", message, remedy=clip("action", -1, 1)))
+    page = MarkdownIt("commonmark").enable("table").render(f"| a | b | c | d |\n| - | - | - | - |\n{row}\n")
+    cells = [html.unescape(cell) for cell in re.findall("<td>(.*?)</td>", page)]
+
+    assert cells[:3] == ["strong", "texts_unlike", " ".join(message.split())]
+    assert cells[3:] == ["<code>-t 'clip:low=-1.0,high=1.0,in_keys=[action]'</code>"]
 
 
 @pytest.mark.usefixtures("stored")
@@ -161,11 +178,11 @@ def words_of(line):
     return shlex.split(line.partition("rlds ")[2].partition(" writes ")[0])
 
 
-@pytest.mark.usefixtures("broken")
-def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, tmp_path, monkeypatch):
+def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, broken, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    broken.rename("my set")
     only = ["--checks", "not_finite,duplicate_episodes"]
-    first = rlds("audit", "broken", *only).err
+    first = rlds("audit", "my set", *only).err
     second = rlds(*words_of(first), *only).err
 
     assert rlds(*words_of(second)).code == 0

@@ -134,6 +134,25 @@ def test_a_folder_with_an_id_outside_of_the_catalogs_is_described(rlds, stored, 
     assert rlds("info", tmp_path / "mine", "--json").json["catalog"] is None
 
 
+@pytest.mark.parametrize(
+    ("dataset", "address"),
+    [
+        ("minari/D4RL/antmaze/large-play-v1", "https://github.com/Farama-Foundation/Minari/issues/296"),
+        ("lerobot/lerobot/pusht", "https://github.com/real-stanford/diffusion_policy/issues/166"),
+        ("openx/droid", "https://github.com/droid-dataset/droid/issues/82"),
+        ("robomimic/libero/libero_10", "https://arxiv.org/abs/2606.04233"),
+        ("ogbench/visual-cube-single-play-v0", "https://github.com/seohongpark/ogbench/issues/44"),
+    ],
+)
+def test_what_users_report_of_a_public_dataset_is_shown_before_the_download(rlds, dataset, address):
+    """The whole sentence with its address, on the page and in the document."""
+    (issue,) = [one for one in rlds("info", dataset, "--json").json["catalog"]["known_issues"] if address in one]
+    page = " ".join(rlds("info", dataset).out.split())
+
+    assert "known issues" in page
+    assert issue in page
+
+
 def test_the_manifest_takes_precedence_over_the_catalog(rlds, stored):
     """They differ for another upstream of the same id, or for user files."""
     manifest = json.loads((version_folder(stored) / "manifest.json").read_text())

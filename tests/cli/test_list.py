@@ -133,6 +133,13 @@ def test_deprecated_ids_and_known_issues_are_marked(rlds):
     assert row[-2:] == ["bytes exact, steps estimated, episodes recorded", "deprecated, 2 known issues"]
 
 
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_known_issues_are_counted_before_the_title(rlds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    assert "deprecated; 2 known issues; " in rlds("list", "d4rl/hopper-medium-v0").out
+
+
 def test_quiet_prints_ids(rlds):
     assert rlds("list", "hopper-medium-v2", "-q").out == "d4rl/hopper-medium-v2\n"
 

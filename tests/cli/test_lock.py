@@ -69,9 +69,7 @@ def test_sync_compares_makes_and_refuses_with_the_documented_codes(rlds, project
 def test_a_single_dataset_that_differs_ends_with_5_and_an_outdated_lock_with_1(rlds, project, home):
     rlds("lock", "demo/pendulum")
     lock = project / "rlds.lock"
-    lock.write_text(
-        lock.read_text().replace('sha256 = "28713b', 'sha256 = "38713b').replace('digest = "b92c', 'digest = "a92c')
-    )
+    lock.write_text(lock.read_text().replace('sha256 = "28713b', 'sha256 = "38713b'))
     shutil.rmtree(home)
     ran = rlds("sync")
     assert ran.code == 5

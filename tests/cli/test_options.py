@@ -8,6 +8,7 @@ import pytest
 
 from datasets_rl.cli.options import combined_exit_code, id_or_folder, read_size
 from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.sources import id_of_address
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,23 @@ def test_raw_files_above_the_working_directory_have_the_id_of_their_path(tmp_pat
     monkeypatch.chdir(tmp_path / "below")
 
     assert id_or_folder("../files") == f"url/file{tmp_path.resolve()}/files"
+
+
+def test_a_folder_has_one_id_by_every_path_that_leads_to_it(tmp_path, monkeypatch):
+    (tmp_path / "files" / "blobs").mkdir(parents=True)
+    (tmp_path / "files" / "blobs" / "0f3a").write_bytes(b"PK")
+    (tmp_path / "files" / "a.npz").symlink_to(tmp_path / "files" / "blobs" / "0f3a")
+    (tmp_path / "link").symlink_to(tmp_path / "files")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    paths = ("./files", "./files/", str(tmp_path / "files"), "./link", "~/link", "./link/../files", "./files/blobs/..")
+    assert {id_or_folder(path) for path in paths} == {f"url/file{tmp_path.resolve()}/files"}
+    addresses = (f"file://{tmp_path}/link", f"file://localhost{tmp_path}/files/", f"file://{tmp_path}/files")
+    assert {id_of_address(address)[0] for address in addresses} == {f"url/file{tmp_path.resolve()}/files"}
+    # The target of a link has another name, without the ending of the format.
+    files = {id_or_folder(path) for path in ("./link/a.npz", "./files/a.npz", "./link/../files/a.npz")}
+    assert files == {f"url/file{tmp_path.resolve()}/files/a.npz"}
 
 
 @pytest.mark.parametrize("text", ["d4rl/hopper-medium-v2", "d4rl:hopper-medium-v2", "x"])

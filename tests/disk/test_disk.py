@@ -536,3 +536,17 @@ def test_the_home_folder_of_nobody_is_refused_by_name(path):
         disk.expand_home(path)
 
     assert refused.value.hint == f"write the whole path, or ./{path} for a folder of that name"
+
+
+def test_a_path_through_links_is_the_path_of_the_folder_and_a_link_to_a_file_keeps_its_name(tmp_path):
+    home = tmp_path.resolve()
+    (home / "runs" / "blobs").mkdir(parents=True)
+    (home / "runs" / "blobs" / "0f3a").write_bytes(b"x")
+    (home / "runs" / "data.npz").symlink_to("blobs/0f3a")
+    (home / "link").symlink_to("runs")
+    (home / "loop").symlink_to("loop")
+
+    assert disk.real_path(home / "link") == home / "runs"
+    assert disk.real_path(home / "link" / ".." / "link" / "data.npz") == home / "runs" / "data.npz"
+    assert disk.real_path(home / "runs" / "blobs" / "..") == home / "runs"
+    assert disk.real_path(home / "loop" / "gone") == home / "loop" / "gone"

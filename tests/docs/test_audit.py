@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 from audit_tables import PAGE, updated
@@ -26,4 +27,4 @@ def test_every_step_that_the_page_names_can_be_read():
 
     assert len(steps) >= 8
     for step in steps:
-        Recipe.inline([step])
+        Recipe.inline(shlex.split(step))

@@ -58,6 +58,9 @@ class Scenario:
 
 IN_PLACE = ["preprocess", ID, *SCALE, "--in-place"]
 AGAIN = [*IN_PLACE, "--force"]
+LOCK = ["lock", ID, "-o", "{home}/out/rlds.lock"]
+LOCK_DERIVED = ["lock", f"{ID}@x", "-o", "{home}/out/rlds.lock"]
+SYNC = ["sync", "{home}/out/rlds.lock"]
 SCENARIOS = {
     "download": Scenario(["download", "local/toy", "--from-local", "{raw}"], stored=False),
     "download and keep": Scenario(["download", "local/toy", "--from-local", "{raw}", "--keep-raw"], stored=False),
@@ -97,6 +100,24 @@ SCENARIOS = {
     "undo": Scenario(["use", ID, "--undo"], [IN_PLACE, AGAIN], again=(0, 2)),
     "use": Scenario(["use", ID, "1"], [IN_PLACE, ["preprocess", ID, *KEEP, "--in-place"]]),
     "remove": Scenario(["remove", ID, "--yes"], [IN_PLACE, ["preprocess", ID, *KEEP, "--as", "x"]], half=(2,)),
+    "lock": Scenario(["lock", f"{ID}@x", "-o", "{home}/out/rlds.lock"], [["preprocess", ID, *SCALE, "--as", "x"]]),
+    "sync a version": Scenario(SYNC, [LOCK, IN_PLACE]),
+    "sync a recipe": Scenario(
+        SYNC, [["preprocess", ID, *SCALE, "--as", "x"], LOCK_DERIVED, ["remove", f"{ID}@x", "--yes"]]
+    ),
+    "sync a folder of others": Scenario(
+        [*SYNC, "--from", "{home}/out/mine"],
+        [
+            ["preprocess", ID, *SCALE, "--as", "x"],
+            ["preprocess", ID, *SCALE, "--out", "{home}/out/mine"],
+            LOCK_DERIVED,
+            ["remove", f"{ID}@x", "--yes"],
+        ],
+    ),
+    "sync a download": Scenario(SYNC, [["download", ID], LOCK, ["remove", ID, "--yes"]], stored=False),
+    "sync over another dataset": Scenario(
+        SYNC, [["download", ID], LOCK, ["remove", ID, "--yes"], ["download", ID, "--episodes", "0:9"]], stored=False
+    ),
     "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
     "cache prune": Scenario(["cache", "prune", "--versions", "--yes"], [IN_PLACE, AGAIN]),
 }

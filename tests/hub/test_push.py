@@ -20,6 +20,7 @@ import torch
 import view_data
 import yaml
 from servers import File, Status, serve
+from stored_data import store_dataset, trajectory
 from upstreams import PublicHub, publishing
 
 from datasets_rl import Manifest, Selection, cite, download, load, push, verify
@@ -34,6 +35,7 @@ from datasets_rl.errors import (
     PushError,
 )
 from datasets_rl.format import chunks
+from datasets_rl.format.reader import StoredDataset
 from datasets_rl.store import version_folder
 
 CHUNK = 100_000
@@ -131,11 +133,15 @@ def test_a_statement_is_published_beside_the_dataset_and_the_hub_shows_its_table
     assert {name: files[name] for name in names} == {name: (written.folder / name).read_bytes() for name in names}
     matter = yaml.safe_load(files["README.md"].decode().split("---")[1])
     assert "viewer" not in matter
-    for config in matter["configs"]:
-        (tmp_path / "shown.parquet").write_bytes(files[config["data_files"]])
-        shown = datasets.Dataset.from_parquet(str(tmp_path / "shown.parquet"), cache_dir=str(tmp_path / "cache"))
-        assert len(shown) == {"steps": 15_000, "episodes": 75}[config["config_name"]]
-        (tmp_path / "shown.parquet").unlink()
+    repository = hub.commits[hub.branches["me/pendulum", "main"]]
+    shown = datasets.load_dataset(str(repository), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(split) for name, split in shown.items()} == {"train": 15_000}
+    stored = StoredDataset(pendulum)
+    rows = shown["train"].with_format("numpy")[:]
+    assert np.array_equal(rows["observation"], stored.column(("observation",)))
+    assert np.array_equal(rows["next.reward"], stored.column(("next", "reward"))[:, 0])
+    ends = datasets.load_dataset(str(repository), "episodes", cache_dir=str(tmp_path / "cache"))
+    assert ends["train"]["length"][:] == [200] * 75
     copy = download("hf://me/pendulum")
     assert not verify(copy, deep=True).problems
     (of_copy,) = write_statement(copy, out=tmp_path / "of_copy", audited=False)
@@ -145,6 +151,17 @@ def test_a_statement_is_published_beside_the_dataset_and_the_hub_shows_its_table
     push(pendulum, "hf://me/pendulum")
     assert not {*names} & published(hub).keys()
     assert "viewer: false" in published(hub)["README.md"].decode()
+
+
+def test_a_table_of_all_splits_is_not_called_a_training_split(hub, tmp_path):
+    parts = [trajectory(5, seed=seed, split=np.array(part)) for seed, part in enumerate(["train", "val"])]
+    folder = store_dataset(tmp_path / "data", parts).folder.parent
+    (written,) = write_statement(folder, out=tmp_path / "out", tables=True, audited=False)
+    push(folder, "hf://me/parts", statement=written.folder)
+    repository = hub.commits[hub.branches["me/parts", "main"]]
+
+    shown = datasets.load_dataset(str(repository), "episodes", cache_dir=str(tmp_path / "cache"))
+    assert {name: split["split"][:] for name, split in shown.items()} == {"complete": ["train", "val"]}
 
 
 def test_a_statement_of_other_files_is_not_published(hub, pendulum, tmp_path):

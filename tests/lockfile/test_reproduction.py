@@ -40,10 +40,14 @@ ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
 """Locale, time zone and order of sets of a process. The last has the loops for a processor without AVX2."""
 
 
-def run(program: str, *words: object, **environment: str) -> Any:
+OTHER_PYTHON = os.environ.get("RLDS_OTHER_PYTHON", "")
+"""The Python of an environment with other versions of numpy, torch or other libraries, with which results are compared."""
+
+
+def run(program: str, *words: object, python: str = sys.executable, **environment: str) -> Any:
     """Return the JSON that a program of this folder prints."""
     done = subprocess.run(
-        [sys.executable, str(TESTS / program), *map(str, words)],
+        [python, str(TESTS / program), *map(str, words)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "RLDS_NO_PROGRESS": "1", **environment},
         capture_output=True,
         text=True,
@@ -80,6 +84,18 @@ def test_every_conversion_and_recipe_gives_the_same_bytes(raw, expected, tmp_pat
 
     assert len(found) > 70
     assert [name for name in expected if found.get(name) != expected[name]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OTHER_PYTHON, reason="RLDS_OTHER_PYTHON names no Python with other libraries")
+def test_other_versions_of_libraries_give_the_same_bytes(raw, expected, tmp_path):
+    found = run(
+        "lock_conversions.py", "convert", raw, tmp_path, 1, "listed", python=OTHER_PYTHON, **ENVIRONMENTS["utf-8"]
+    )
+
+    made = {name: files for name, files in found.items() if isinstance(files, dict)}
+    assert len(made) > 70
+    assert [name for name in made if made[name] != expected[name]] == []
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -32,7 +34,9 @@ from datasets_rl.errors import (
     NotADatasetError,
     OutdatedLockError,
 )
-from datasets_rl.lockfile import Lock, sync, write_lock
+from datasets_rl.lockfile import Lock, sync, syncing, write_lock
+from datasets_rl.lockfile.syncing import Syncing
+from datasets_rl.settings import Settings
 from datasets_rl.store import dataset_paths, remove, version_folder, versions_of
 
 
@@ -129,6 +133,24 @@ def test_the_text_is_read_back_and_has_no_time_and_no_absolute_path(project):
     assert [one.id for one in lock.datasets] == ["./data/mine", "demo/pendulum"]
     assert str(project.parent) not in text
     assert "2026" not in text
+
+
+def test_the_digest_covers_the_data_and_not_what_is_computed_from_the_data():
+    """Another version of this package may compute other fingerprints of the same data."""
+    manifest = Manifest.read(download("demo/pendulum"))
+
+    def depends_on(path: str) -> bool:
+        files = [replace(file, digest="0" * 64) if file.path == path else file for file in manifest.files]
+        return replace(manifest, files=tuple(files)).files_digest != manifest.files_digest
+
+    assert {file.path: depends_on(file.path) for file in manifest.files} == {
+        "rows.npy": True,
+        "episodes.npy": True,
+        "final.npy": True,
+        "fingerprints.npy": False,
+        "sketches.npy": False,
+        "digests.npy": False,
+    }
 
 
 def test_a_folder_is_made_again_at_its_place_relative_to_the_lock(home, project):
@@ -295,19 +317,18 @@ def test_another_part_another_recipe_and_another_argument_are_named(project):
     assert not dataset_paths("demo/pendulum@best").exists
 
 
-def test_another_version_of_the_package_is_named_only_if_the_bytes_differ(home, project):
-    digest = Manifest.read(download("demo/pendulum")).files_digest
-    write_lock("demo/pendulum")
-    lock = project / "rlds.lock"
-    text = lock.read_text().replace('package = "', 'package = "0.0.')
+def test_another_version_of_the_package_is_named_only_if_the_bytes_differ(home):
+    download("demo/pendulum")
+    lock = write_lock("demo/pendulum").lock
+    (dataset,) = lock.datasets
     home("other")
-    lock.write_text(text)
+    replace(lock, datasets=(replace(dataset, package="0.0.1"),)).write()
     assert [one.origin for one in sync()] == ["downloaded"]
-    lock.write_text(text.replace(digest, digest[::-1]))
+    replace(lock, datasets=(replace(dataset, package="0.0.1", digest="0" * 64, files=()),)).write()
     home("third")
-    with pytest.raises(LockMismatchError, match=r"written by datasets-rl \S+, expected 0\.0\.") as refused:
+    with pytest.raises(LockMismatchError, match=r"written by datasets-rl \S+, expected 0\.0\.1") as refused:
         sync()
-    assert "install datasets-rl==0.0." in refused.value.hint
+    assert "install datasets-rl==0.0.1" in refused.value.hint
     assert not dataset_paths("demo/pendulum").exists
 
 
@@ -317,7 +338,9 @@ def test_a_recording_comes_from_a_shared_folder_or_not_at_all(home, tmp_path):
     before = digest("local/heater")
     assert written.lock.datasets[0].is_recorded
     home("other")
-    with pytest.raises(NotADatasetError, match="recorded episodes cannot be made again; no place of a copy is known"):
+    with pytest.raises(
+        NotADatasetError, match="recorded episodes cannot be made again; the lock has no address of a copy"
+    ):
         sync()
     record(first=7.0)
     with pytest.raises(LockMismatchError, match=r"the recordings are .*recorded episodes cannot be made again"):
@@ -417,7 +440,7 @@ def test_members_of_a_mixture_are_locked_with_their_shares(project):
     assert len(load_mixture(mix, lock=project / "rlds.lock").sample()) == 8
     mix.write_text(mix.read_text().replace("weight = 3", "weight = 4"))
 
-    with pytest.raises(OutdatedLockError, match=r"weight of demo/pendulum = 4, expected 3"):
+    with pytest.raises(OutdatedLockError, match=r"weight of demo/pendulum in ./mix.toml is 4, expected 3"):
         sync(locked=True)
     assert [one.origin for one in sync()] == ["present", "present"]
     assert write_lock(check=True).changed
@@ -443,7 +466,7 @@ def test_load_makes_a_locked_dataset_and_refuses_one_that_is_not_in_the_lock(hom
     assert len(load("demo/pendulum")) == 15_000
     with pytest.raises(OutdatedLockError, match="the lock has no dataset demo/pendulum@td3_bc"):
         load("demo/pendulum@td3_bc")
-    with pytest.raises(InvalidArgumentError, match="a stream reads only parts"):
+    with pytest.raises(InvalidArgumentError, match="streaming=True reads only parts of the dataset"):
         load("demo/pendulum", streaming=True)
     with pytest.raises(InvalidArgumentError, match="download='force' replaces"):
         load("demo/pendulum", download="force")
@@ -466,9 +489,18 @@ def test_code_of_the_user_is_not_run_for_a_lock(home):
     ("change", "problem"),
     [
         (("version = 1", "version = 2"), "has version 2, expected 1"),
-        (("[[dataset]]", "<<<<<<< HEAD\n[[dataset]]"), "is not valid TOML"),
+        (("[[dataset]]", "<<<<<<< HEAD\n[[dataset]]"), "has conflicts of a merge"),
+        (("steps = 15000", "steps = "), "is not valid TOML"),
         (("steps = 15000", 'steps = "many"'), "steps of demo/pendulum is 'many', expected an integer"),
-        (('digest = "', 'digits = "'), "demo/pendulum has 'digits', expected id, digest"),
+        (('digest = "', 'digits = "'), "demo/pendulum has the unknown key 'digits'; demo/pendulum has no digest"),
+        (
+            ('digest = "', 'digest = "0'),
+            r"digest of demo/pendulum is 0\w+\.\.\., expected \w+\.\.\., the digest of its files",
+        ),
+        (
+            ("[[dataset]]", '[[dataset]]\nid = "demo/pendulum"\ndigest = "1"\n\n[[dataset]]'),
+            "2 datasets demo/pendulum, expected 1",
+        ),
     ],
 )
 def test_a_lock_that_is_damaged_is_refused_with_the_place(project, change, problem):
@@ -497,8 +529,86 @@ def test_a_conflict_of_a_merge_is_resolved_by_writing_the_lock_again(project):
     assert write_lock().lock.inputs == ("demo/pendulum@best", "demo/pendulum@td3_bc")
     assert len(Lock.read(lock).datasets) == 3
     lock.write_text("<<<<<<< HEAD\n" + ours)
-    with pytest.raises(InvalidArgumentError, match="is not valid TOML"):
+    with pytest.raises(InvalidArgumentError, match="has conflicts of a merge"):
         Lock.read(lock)
+
+
+def test_a_lock_that_was_edited_by_hand_is_written_again_and_a_newer_one_is_not(project):
+    download("demo/pendulum")
+    write_lock("demo/pendulum")
+    lock = project / "rlds.lock"
+    text = lock.read_text()
+    lock.write_text(text.replace('digest = "', 'digest = "0', 1))
+    assert write_lock().changed
+    assert lock.read_text() == text
+    lock.write_text(text.replace("version = 1", "version = 2"))
+    for targets in ([], ["demo/pendulum"]):
+        with pytest.raises(InvalidArgumentError, match="has version 2, expected 1"):
+            write_lock(*targets)
+    # Version control may write the ends of lines of the system.
+    lock.write_text(text, newline="\r\n")
+    assert not write_lock(check=True).changed
+
+
+def test_a_place_that_does_not_exist_is_named_at_once(project):
+    download("demo/pendulum")
+    write_lock("demo/pendulum")
+    with pytest.raises(InvalidArgumentError, match="nowhere is not a folder"):
+        sync(places=["nowhere"])
+    for name, problem in [("nothing.lock", "there is no lock"), ("rlds.toml", "rlds.toml is not a lock")]:
+        with pytest.raises(InvalidArgumentError, match=problem):
+            sync(name)
+    for path, problem in [(project, "is a folder, expected"), (project / "new" / "a.lock", "there is no folder")]:
+        with pytest.raises(InvalidArgumentError, match=problem):
+            write_lock("demo/pendulum", path=path)
+
+
+def test_a_recipe_without_its_input_names_both_and_tries_the_input_once(home, project, monkeypatch):
+    preprocess(download("demo/pendulum"), Recipe.inline(["keep_top_returns:20"]), name="best")
+    write_lock("demo/pendulum", "demo/pendulum@best")
+    lock = project / "rlds.lock"
+    text = lock.read_text()
+    lock.write_text(text.replace('sha256 = "28', 'sha256 = "38'))
+    home("other")
+    making = Syncing(Lock.read(lock), Settings.from_env())
+    downloads = []
+    monkeypatch.setattr(Syncing, "_download", lambda *args, real=Syncing._download: downloads.append(1) or real(*args))
+    messages = []
+    for locked in making.lock.datasets:
+        with pytest.raises(LockMismatchError, match=r"pendulum\.hdf5 has the sha256 28\w+ at the upstream") as refused:
+            making.make(locked)
+        messages.append(str(refused.value))
+    assert ["demo/pendulum@best is made of demo/pendulum" in message for message in messages] == [False, True]
+    assert len(downloads) == 1
+    # A step that this version does not have is named with its place.
+    lock.write_text(text.replace('"percent": 20', '"share": 20'))
+    with pytest.raises(
+        InvalidArgumentError, match=r"step 0 \(keep_top_returns\) of the recipe .* of demo/pendulum@best"
+    ):
+        sync()
+
+
+@pytest.mark.parametrize("way", ["recipe", "copy"])
+def test_what_another_process_has_just_made_is_not_made_a_second_time(home, tmp_path, monkeypatch, way):
+    preprocess(download("demo/pendulum"), Recipe.inline(["keep_top_returns:20"]), name="best")
+    write_lock("demo/pendulum@best")
+    home("other")
+    places = [tmp_path / "home"] if way == "copy" else []
+    name = {"recipe": "make_result", "copy": "require_locked"}[way]
+    real = getattr(syncing, name)
+
+    def with_another_process(*args, **options):
+        monkeypatch.setattr(syncing, name, real)
+        sync(places=places)
+        return real(*args, **options)
+
+    monkeypatch.setattr(syncing, name, with_another_process)
+    if way == "copy":
+        monkeypatch.setattr(syncing, "holding", lambda *_, **__: nullcontext())  # a file system without locks
+    (made,) = sync(places=places)
+
+    assert made.origin == "present"
+    assert len(versions_of(dataset_paths("demo/pendulum@best"))) == 1
 
 
 def test_a_lock_of_what_is_not_stored_is_refused():

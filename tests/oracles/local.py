@@ -18,6 +18,7 @@ from datasets_rl.read.toml import parse_toml
 from datasets_rl.sources.flat.layout import Field
 from datasets_rl.sources.local.description import FILE, Description
 from datasets_rl.ted.keys import (
+    ACTION,
     NEXT,
     NEXT_DONE,
     NEXT_REWARD,
@@ -29,6 +30,8 @@ from datasets_rl.ted.keys import (
 )
 from datasets_rl.ted.table import EpisodeTable
 
+_VECTORS = (ACTION, OBSERVATION, (NEXT, *OBSERVATION))
+"""Fields of which a float of each row is stored as a vector [1]."""
 _Array = NDArray[Any]
 _Read = Callable[[], _Array]
 
@@ -168,6 +171,8 @@ def _compare_rows(
         return  # a field that the selection excludes
     if key[:2] in {NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED}:
         expected = expected.reshape(converted.shape)
+    if key in _VECTORS and expected.ndim == 1 and expected.dtype.kind == "f":
+        expected = expected[:, None]
     if expected.shape != converted.shape:
         yield f"{dotted_name(key)} has shape {list(converted.shape)}, in the file {list(expected.shape)}"
         return

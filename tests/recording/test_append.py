@@ -13,7 +13,7 @@ from datasets_rl import Recipe, Selection, append_episodes, disk, download, load
 from datasets_rl.errors import InvalidArgumentError, RecordingWarning, UnknownIdError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.schema import Column, Schema
-from datasets_rl.preprocessing.steps.keep import Split
+from datasets_rl.preprocessing.steps.split import Split
 from datasets_rl.recording.adding import column_differences
 from datasets_rl.transforms import RewardScaling
 

@@ -86,3 +86,46 @@ def test_a_file_with_other_attributes_than_the_first_is_refused(tmp_path):
 
     with pytest.raises(ConversionError, match="success int64, but success bool in the first file"):
         stored_of(tmp_path, tmp_path / "home")
+
+
+def write_flat(path, **attributes):
+    with h5py.File(path, "w") as file:
+        file["obs"] = np.random.default_rng(int(attributes["seed"])).normal(size=(6, 3))
+        file["actions"] = np.random.default_rng(1).normal(size=(6, 2))
+        file["rewards"] = np.arange(6)
+        file.attrs.update(attributes)
+
+
+def test_attributes_of_a_file_are_metadata_and_state_the_environment_and_the_rate(tmp_path):
+    path = tmp_path / "door.hdf5"
+    write_flat(path, env_id="Door-v3", fps=20, seed=7, is_sim=True, model="<mujoco/>" * 1000, pose=np.ones(3))
+
+    manifest = stored_of(path, tmp_path / "home").manifest
+
+    stated = {name: manifest.metadata[name] for name in ("env_id", "fps", "seed", "is_sim")}
+    assert stated == {"env_id": "Door-v3", "fps": 20, "seed": 7, "is_sim": True}
+    assert manifest.environment == "Door-v3"
+    assert manifest.fps == 20
+    assert not {"model", "pose"} & manifest.metadata.keys()
+
+
+def test_of_several_files_only_the_environment_and_the_rate_are_metadata_and_other_values_are_counted(tmp_path):
+    folder = tmp_path / "doors"
+    folder.mkdir()
+    for number, rate in enumerate((20, 20, 50)):
+        write_flat(folder / f"episode_{number}.hdf5", env_id="Door-v3", fps=rate, seed=number)
+
+    manifest = stored_of(folder, tmp_path / "home").manifest
+
+    assert (manifest.environment, manifest.fps) == ("Door-v3", 20)
+    assert "seed" not in manifest.metadata
+    assert {one.rule: one.count for one in manifest.decisions}["attributes-of-files"] == 1
+
+
+def test_the_environment_of_the_description_is_taken_before_that_of_the_file(tmp_path):
+    folder = tmp_path / "doors"
+    folder.mkdir()
+    write_flat(folder / "a.hdf5", env_id="Door-v3", seed=0)
+    (folder / "dataset.toml").write_text('environment = "Door-v4"')
+
+    assert stored_of(folder, tmp_path / "home").manifest.environment == "Door-v4"

@@ -140,9 +140,9 @@ def test_a_last_row_without_a_step_gives_only_its_observation(folder, convert):
     )
 
     stored = convert('alignment = "one-more"')
-    assert stored.column(("observation",)).tolist() == [0, 1, 3]
-    assert stored.column(("next", "observation")).tolist() == [1, 2, 4]
-    assert stored.column(("action",)).tolist() == [10, 11, 13]
+    assert stored.column(("observation",)).tolist() == [[0], [1], [3]]
+    assert stored.column(("next", "observation")).tolist() == [[1], [2], [4]]
+    assert stored.column(("action",)).reshape(-1).tolist() == [10, 11, 13]
     assert stored.episodes["source"].tolist() == [7, 9]
 
 

@@ -12,7 +12,7 @@ from datasets_rl import download
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
-from datasets_rl.sources.local.files import check_files
+from datasets_rl.sources.local.files import check_files, draft_description
 
 LENGTHS = [12, 20, 8, 15]
 ROWS = sum(LENGTHS)
@@ -240,3 +240,48 @@ def test_a_draft_asks_what_the_conversion_asks(tmp_path):
 
     with pytest.raises(ConversionError, match="other values than zeros after row 39"):
         check_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "line"),
+    [
+        (padded(size=ROWS), 'buffer = "filled"'),
+        (ring(30, size=ROWS, ptr=30), 'buffer = "ring"'),
+        ({**STEPS, "size": ROWS, "ptr": 0}, ""),
+    ],
+    ids=["filled", "ring", "rows in the order of time"],
+)
+def test_a_drafted_description_states_which_rows_of_a_buffer_are_steps(tmp_path, arrays, line):
+    np.savez(tmp_path / "buffer.npz", **arrays)
+
+    drafted = draft_description(tmp_path)
+    (tmp_path / "dataset.toml").write_text(drafted.text)
+
+    assert drafted.is_certain
+    assert [text.split("  ")[0] for text in drafted.text.splitlines() if "buffer" in text and "name" not in text] == (
+        [line] if line else []
+    )
+    assert check_files(tmp_path).steps == ROWS
+
+
+def test_a_drafted_description_asks_for_the_rows_of_a_doubtful_buffer_before_the_first_table(tmp_path):
+    np.savez(tmp_path / "buffer.npz", **padded(value=1, size=ROWS))
+
+    drafted = draft_description(tmp_path)
+    before, mark, rest = drafted.text.partition("[episodes]")
+    answered = before.replace("# buffer = ...", "buffer = 'filled'")
+    (tmp_path / "dataset.toml").write_text(f"{answered}{mark}{rest}")
+
+    assert [question.partition("?")[0] for question in drafted.questions] == ["which rows of the buffer are the steps"]
+    assert check_files(tmp_path).steps == ROWS
+
+
+def test_the_drafted_description_of_several_buffers_leaves_the_rows_to_each_file(tmp_path):
+    np.savez(tmp_path / "buffer_0.npz", **padded(size=ROWS))
+    np.savez(tmp_path / "buffer_1.npz", **ring(30, size=ROWS, ptr=30))
+
+    (tmp_path / "dataset.toml").write_text(draft_description(tmp_path).text)
+
+    checked = check_files(tmp_path)
+    assert checked.steps == 2 * ROWS
+    assert {"unfilled-rows", "ring-unrolled"} <= {decision.rule for decision in checked.decisions if decision.count}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from layouts_tables import COLUMNS, ROWS, csv_text, json_lines
 
-from datasets_rl import download
+from datasets_rl import download, load
 from datasets_rl.errors import ConversionError
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -339,7 +339,7 @@ def test_a_readme_is_not_a_table_of_numbers(tmp_path):
 
 def test_a_list_of_one_column_is_a_vector_of_one_element(tmp_path):
     (tmp_path / "a.csv").write_text(
-        "\n".join(["obs_0,obs_1,u_volt", *(f"{row},{row + 0.5},{row / 2}" for row in range(9))])
+        "\n".join(["obs_0,obs_1,u_volt", *(f"{row},{row + 0.5},{row}" for row in range(9))])
     )
     shapes = []
     for action in ("'u_volt'", "['u_volt']"):
@@ -347,3 +347,24 @@ def test_a_list_of_one_column_is_a_vector_of_one_element(tmp_path):
         shapes += [column.shape for column in check_files(tmp_path).columns if column.key == ("action",)]
 
     assert shapes == [(), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("head", "cell", "shape"),
+    [("action", "0.5", (1,)), ("action", "1", ()), ("action_0", "0.5", (1,)), ("action[0]", "1", (1,))],
+)
+def test_a_continuous_action_of_one_column_is_a_vector_and_a_discrete_action_is_a_number(tmp_path, head, cell, shape):
+    rows = [f"{row},{row + 0.5},{cell},1" for row in range(9)]
+    (tmp_path / "a.csv").write_text("\n".join([f"obs_0,obs_1,{head},reward", *rows]))
+
+    assert [column.shape for column in check_files(tmp_path / "a.csv").columns if column.key == ("action",)] == [shape]
+
+
+def test_an_observation_of_one_float_is_a_vector_and_its_bounds_may_be_a_list(tmp_path):
+    (tmp_path / "a.csv").write_text("\n".join(["obs,u,reward", *(f"{row / 9},{row / 9},1" for row in range(9))]))
+    (tmp_path / "dataset.toml").write_text("[fields]\naction = { array = 'u', low = [0.0], high = [1.0] }")
+
+    stored = load(tmp_path, batch_size=2, root=tmp_path / "root", final_unknown="keep")
+    assert stored.specs["observation"].shape == (1,)
+    assert stored[:]["next", "observation"].shape == (9, 1)
+    assert stored.specs["action"].high.tolist() == [1]

@@ -16,6 +16,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from stored_data import store_dataset, trajectory
 
 from datasets_rl import EpisodeWriter, ReplayBuffer, load, make_env
 from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
@@ -304,6 +305,28 @@ def test_the_validation_loss_is_that_of_the_held_out_episodes(tmp_path, home):
 
     # The loss of 100,000 steps that were drawn of the 50 with replacement.
     assert result["validation_actor"] == pytest.approx(float((output - actions).square().mean()), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("copies", "share", "held_out"), [(1, 0.1, (3, 0)), (3, 0.1, (3, 3)), (3, 0.12, (6, 6)), (15, 0.6, (15, 15))]
+)
+def test_copies_of_an_episode_are_held_out_together_and_counted(copies, share, held_out, tmp_path, capsys):
+    """30 episodes, of which all are stored once, 3 times, or 15 times."""
+    stored = store_dataset(tmp_path / "toy", [trajectory(10, seed=number // copies) for number in range(30)])
+    words = ["--dataset", stored.folder, "--hidden", "8", "--batch-size", "8", "--steps", "1", "--validation", share]
+    result = train("bc", *words, "--out", tmp_path / "run")
+
+    assert (result["held_out"], result["held_out_copies"]) == held_out
+    printed = capsys.readouterr().err
+    assert f"{held_out[0]} of 30 episodes are held out for the validation loss" in printed
+    assert (f"{held_out[1]} of the held-out episodes have copies, which are held out, too" in printed) is (copies > 1)
+
+
+def test_copies_of_one_episode_cannot_be_held_out(tmp_path):
+    stored = store_dataset(tmp_path / "toy", [trajectory(10)] * 4)
+    words = ["--dataset", stored.folder, "--hidden", "8", "--steps", "1", "--validation", "0.25"]
+    with pytest.raises(InvalidArgumentError, match=r"all 4 episodes of .* are copies of one episode"):
+        train("bc", *words, "--out", tmp_path / "run")
 
 
 def test_validation_changes_no_update(tmp_path):

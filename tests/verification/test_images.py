@@ -6,7 +6,8 @@ import numpy as np
 from stored_data import Trajectory, columns, write_dataset
 
 from datasets_rl import verify
-from datasets_rl.format.digests import DIGESTS_FILE, digest_of_ranges, range_digests
+from datasets_rl.format.digests import digest_of_ranges, range_digests
+from datasets_rl.format.manifest import DIGESTS_FILE
 from datasets_rl.format.schema import Column
 from datasets_rl.progress import Report
 from datasets_rl.read.compressed_frames import FrameDictionary

@@ -13,7 +13,7 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.dynamics import Dynamics
 from datasets_rl.auditing.finding import Finding, Level
-from datasets_rl.auditing.remedy import drop, shift
+from datasets_rl.auditing.remedy import drop, dropped_by_shift, shift, shift_episode
 from datasets_rl.ted.keys import Key
 
 _CLEARLY = 2.0
@@ -68,7 +68,7 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
         "strong" if lag > 0 else "hint",
         f"{name} is stored {_steps(lag)} in most episodes: of the value {abs(lag)} step{'s' * (abs(lag) > 1)} "
         f"{'later' if lag > 0 else 'earlier'} the states before and after a step leave {left:.1%} of the variance unexplained, and of "
-        f"the value of the step itself {now:.1%}",
+        f"the value of the step itself {now:.1%}{dropped_by_shift(lag)}",
         evidence={"steps": lag, "unexplained": float(left), "unexplained_now": float(now)},
         remedy=shift(name, lag),
         key=name,
@@ -84,7 +84,10 @@ def single_episodes(
         lag = max(set(lags), key=lags.count)
         # Episodes that fit at many distances fit at none.
         if lags.count(lag) > MANY * len(data.episodes):
-            yield _many(check, len(data.episodes), [one for one in found if one.lag == lag], name)
+            alike = [one for one in found if one.lag == lag]
+            for whole in (True, False):
+                if of_kind := [one for one in alike if whole == (one.part == 0)]:
+                    yield _many(check, len(data.episodes), of_kind, name)
         return
     for one in found:
         rows = data.episodes.rows(one.episode)
@@ -100,21 +103,21 @@ def single_episodes(
             episodes=(one.episode,),
             rows=(place,),
             evidence={"steps": one.lag, "times": one.times},
-            remedy=drop([one.episode]) if one.part else shift(name, one.lag, [one.episode]),
+            remedy=drop([one.episode]) if one.part else shift_episode(data, name, one.lag, one.episode),
             key=name,
         )
 
 
 def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Finding:
-    lag, named = found[0].lag, tuple(one.episode for one in found)
+    lag, named, whole = found[0].lag, tuple(one.episode for one in found), not found[0].part
     return Finding(
         check,
         "strong" if lag > 0 else "hint",
-        f"{name} is stored {_steps(lag)} in {len(named):,} of {episodes:,} episodes, first in episode {named[0]:,}, against the other "
-        "episodes: at this distance the states fit better than without",
+        f"{name} is stored {_steps(lag)} in {'' if whole else 'a half of each of '}{len(named):,} of {episodes:,} episodes, first in episode "
+        f"{named[0]:,}, against the other episodes: at this distance the states fit better than without{dropped_by_shift(lag * whole)}",
         episodes=named,
         evidence={"steps": lag, "episodes": len(named)},
-        remedy=shift(name, lag, [one.episode for one in found if not one.part] or named),
+        remedy=shift(name, lag, named) if whole else drop(named),
         key=name,
     )
 

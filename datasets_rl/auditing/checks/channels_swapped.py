@@ -12,9 +12,11 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.checks.cameras_swapped import TIMES
 from datasets_rl.auditing.data import Data, channels_last
 from datasets_rl.auditing.finding import Finding
-from datasets_rl.auditing.remedy import exchange_channels
+from datasets_rl.auditing.remedy import drop, exchange_channels
 from datasets_rl.auditing.scenes import FEWEST_EPISODES, MARGIN, SHARE, VOTES, elected, likeness, votes
 from datasets_rl.ted.keys import Key
+
+_WHOLE = 0.95
 
 
 class ChannelsSwapped(Check):
@@ -52,7 +54,8 @@ class ChannelsSwapped(Check):
                 "the other episodes with the channels in the other order",
                 episodes=(episode,),
                 evidence={"share": share},
-                remedy=exchange_channels(name, [episode]),
+                # Where a part of the images is right, the exchange of all of them would swap this part.
+                remedy=exchange_channels(name, [episode]) if share >= _WHOLE else drop([episode]),
                 key=name,
             )
 

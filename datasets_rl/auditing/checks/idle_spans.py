@@ -78,7 +78,7 @@ class IdleSpans(Check):
                 rows=((row, row + count),),
                 evidence={"steps": count, "share": count / (stop - start), "place": place},
                 remedy=drop([episode])
-                if place == "inside"
+                if place == "inside" or (place == "at the end" and data.has_outcome(episode))
                 else keep_rows(data, *((row + count, stop) if row == start else (start, row))),
             )
 

@@ -12,7 +12,7 @@ from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.dynamics import Dynamics
 from datasets_rl.auditing.finding import Finding
-from datasets_rl.auditing.remedy import split_at
+from datasets_rl.auditing.remedy import drop, split_at
 from datasets_rl.ted.keys import Key
 
 _FEWEST = 500
@@ -23,6 +23,9 @@ _CLEARLY = 2.0
 _NEAR = 3
 _SHARE = 0.1
 _CHANGES = 2
+_USUAL = 0.98
+_BACK = 0.25
+_LEAST = 1e-12
 
 
 class JoinedEpisodes(Check):
@@ -32,7 +35,7 @@ class JoinedEpisodes(Check):
         f"the elements, exceeds the 95 % quantile by {_MARGIN:g}, and is {_TIMES:g} times the highest score of nine of ten episodes, and "
         f"{_TIMES_NEAR:g} times that of 14 of the 16 steps that start most alike. Or an "
         f"element that has a value of its own in each episode, such as a goal, changes in at most {_CHANGES} steps of an episode. A score below "
-        f"{_CLEARLY:g} times the limit is a hint."
+        f"{_CLEARLY:g} times the limit is a hint. A jump and a jump back in the next step are a wrong value, and not a seam."
     )
     why = "The values of the states before the seam are learned from the start of another episode."
     limits = (
@@ -90,15 +93,18 @@ class JoinedEpisodes(Check):
                 what = f"in {_changed_element(data, row)}, which keeps its value inside nearly all other episodes"
             else:
                 continue
+            between = f"between the rows {row:,} and {row + 1:,} of episode {episode:,}, {what}"
+            spike = _spike(data, episode, row)
             yield Finding(
                 self.name,
                 "strong" if changed[episode] or times > _CLEARLY else "hint",
-                f"the observation jumps between the rows {row:,} and {row + 1:,} of episode {episode:,}, {what}: two episodes may be "
-                "joined there, or steps are missing",
+                f"{spike} jumps {between}, and back beside it: a value may be wrong"
+                if spike
+                else f"the observation jumps {between}: two episodes may be joined there, or steps are missing",
                 episodes=(episode,),
                 rows=((row, row + 2),),
                 evidence={"times_limit": times, "row": row},
-                remedy=split_at(data, [row + 1]),
+                remedy=drop([episode]) if spike else split_at(data, [row + 1]),
             )
 
     def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
@@ -120,6 +126,31 @@ def _changes(block: Block) -> NDArray[np.bool_]:
 def _near(data: Data, row: int, model: int) -> float:
     """Return the third highest score of the sampled steps that start most like a step. Two may be seams, too."""
     return float(np.sort(data.model(Dynamics).around(row)[:, model])[-_NEAR:][0])
+
+
+def _spike(data: Data, episode: int, row: int) -> str:
+    """Return the name of the element that jumps most from a row to the next, if it jumps back in the step before or after, else "".
+
+    A seam of two episodes is a single jump. A division there would leave a wrong value as the end of an episode.
+    """
+    rows = np.arange(row - 1, row + 3)
+    around = rows[(rows >= data.episodes.starts[episode]) & (rows < data.episodes.stops[episode])]
+    place, furthest, name = int(np.searchsorted(around, row)), 0.0, ""
+    for key in dict.fromkeys([*data.states, *data.actions]):
+        sample, values = data.sample(key), data.take(key, around).astype(np.float64)
+        finite = np.isfinite(sample.now).all(axis=1) & np.isfinite(sample.after).all(axis=1)
+        if not finite.any() or not np.isfinite(values).all():
+            continue
+        usual = np.quantile(np.abs(sample.after[finite] - sample.now[finite]), _USUAL, axis=0) + _LEAST
+        jumps = np.abs(values[place + 1] - values[place])
+        element = int((jumps / usual).argmax())
+        if jumps[element] / usual[element] > furthest:
+            one, jump = values[:, element], float(jumps[element])
+            furthest = jump / float(usual[element])
+            sides = [one[place + 1] - one[place - 1]] if place else []
+            sides += [one[place + 2] - one[place]] if place + 2 < len(one) else []
+            name = data.element(key, element) if any(abs(side) < _BACK * jump for side in sides) else ""
+    return name
 
 
 def _changed_element(data: Data, row: int) -> str:

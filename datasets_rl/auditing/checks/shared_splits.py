@@ -19,8 +19,8 @@ _NAMES = frozenset({"split", "fold", "partition", "subset", "part"})
 class SharedSplits(DuplicateEpisodes):
     name = "shared_splits"
     rule = (
-        "Two episodes with the same states and actions in every step have another value in a column of the episodes, or in a field of the "
-        "steps, that is named split, fold, partition, subset or part."
+        "Two copies, as in duplicate_episodes, have another value in a column of the episodes, or in a field of the steps, that is named split, "
+        "fold, partition, subset or part."
     )
     why = "The validation loss is too small: the model was trained on the same steps."
     limits = (

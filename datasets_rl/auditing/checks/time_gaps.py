@@ -72,12 +72,12 @@ class TimeGaps(Check):
                 count = int(counts[episode])
                 extreme, place = ("longest", "row") if kind == "gaps" else ("least", "least_row")
                 step, row = float(measures[extreme][episode]), int(measures[place][episode])
-                begins_again = step < -usual
+                begins_again = kind == "backward" and _begins_again(data, key, episode, row)
                 what = (
                     f"{name} has {counted(count, 'gap')} in episode {episode:,}: between the rows {row:,} and {row + 1:,} are {step:g}, "
                     f"{step / usual:.1f} times the usual {usual:g}: frames are missing"
                     if kind == "gaps"
-                    else f"{name} does not grow in {counted(count, 'step')} of episode {episode:,}, first or most between the rows {row:,} and "
+                    else f"{name} does not grow in {counted(count, 'step')} of episode {episode:,}, most of all between the rows {row:,} and "
                     f"{row + 1:,}, by {step:g} in place of {usual:g}"
                     f"{': the clock begins again there, as if two recordings were joined' if begins_again else ''}"
                 )
@@ -94,3 +94,11 @@ class TimeGaps(Check):
 
     def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
         return measures["longest"].astype(np.float64)
+
+
+def _begins_again(data: Data, key: Key, episode: int, row: int) -> bool:
+    """Return whether the time stays below that of a row after it went back. Otherwise a single stamp is wrong."""
+    if row + 2 >= data.episodes.stops[episode]:
+        return False
+    before, after = data.take(key, np.array([row, row + 2]))[:, 0]
+    return bool(after < before)

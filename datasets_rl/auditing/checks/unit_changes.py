@@ -29,6 +29,9 @@ _SPREAD = 0.5
 _BETWEEN = 0.4
 _FEW = 0.2
 _LEAST = 1e-30
+_FEW_ROWS = 2
+_ENDS = 0.03
+_JUMP = 3.0
 
 
 class UnitChanges(Check):
@@ -69,20 +72,23 @@ class UnitChanges(Check):
         ratios = np.log(np.maximum(sizes[:, :, moving], _LEAST))
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75], axis=2)
         # A part in which the body rests says little: the largest part counts.
-        whole = middle.max(axis=1)
-        if groups := two_groups(whole, _GAP):
-            used = (np.median(means[:, :, 0], axis=0) > 0).all(axis=0)
-            values = np.log(np.maximum(factors[:, :, 0, used], _LEAST))
-            yield from self._of_groups(data, key, whole, values, groups)
+        largest = middle.max(axis=1)
+        spans = _Spans(data, key, np.median(means[:, :, 0], axis=0))
+        if groups := two_groups(largest, _GAP):
+            values = np.log(np.maximum(factors[:, :, 0, spans.used], _LEAST))
+            yield from self._of_groups(data, key, largest, values, groups, spans)
             return
         found = _near(low, middle, high, known)
-        for episode, (unit, _, part) in sorted(found.items()):
-            start, length = int(data.episodes.starts[episode]), int(data.episodes.lengths[episode])
-            parts = np.flatnonzero(np.abs(middle[episode]) > 0.5 * abs(middle[episode, part]))
-            rows = (start + int(parts[0]) * length // PARTS, start + (int(parts[-1]) + 1) * length // PARTS)
+        units = [unit for unit, _, _ in found.values()]
+        for episode, (nearest, _, part) in sorted(found.items()):
+            # A short episode is a poor measure of its own: the unit of most others is likelier, if it is as near.
+            common = max(units, key=units.count)
+            near = abs(abs(middle[episode, part]) - np.log(_UNITS[common])) < np.log(_NEAR)
+            unit = common if near else nearest
+            rows, whole = spans.of(episode, float(np.copysign(np.log(_UNITS[unit]), middle[episode, part])))
             where = f"in the rows {rows[0]:,} to {rows[1] - 1:,} of episode {episode:,}"
             times = float(np.exp(middle[episode, part]))
-            yield self._finding(data, key, times, unit, where, (episode,), (rows,), all_rows=len(parts) == PARTS)
+            yield self._finding(data, key, times, unit, where, (episode,), (rows,), all_rows=whole)
 
     def score(self, data: Data, key: Key, measures: Measures) -> NDArray[np.float64]:
         means = measures["sums"] / np.maximum(measures["steps"], 1)[:, :, None, None]
@@ -101,8 +107,11 @@ class UnitChanges(Check):
         sizes: NDArray[np.float64],
         values: NDArray[np.float64],
         groups: tuple[NDArray[np.int64], NDArray[np.int64]],
+        spans: _Spans,
     ) -> Iterator[Finding]:
         """Yield a finding for all episodes of the smaller of two groups, if a unit is about their ratio.
+
+        Episodes of which only a part is in the other unit have a finding of their own.
 
         Args:
             data: The dataset.
@@ -110,6 +119,7 @@ class UnitChanges(Check):
             sizes: Logarithm of how large the values of an episode are, [E].
             values: The same for each part and element, [E, 4, D].
             groups: The episodes of both groups.
+            spans: The rows of an episode that are in another unit.
         """
         smaller, larger = groups
         ratio = float(np.median(sizes[smaller]) - np.median(sizes[larger]))
@@ -118,8 +128,15 @@ class UnitChanges(Check):
         scaled = np.quantile(np.sign(ratio) * values[smaller], _FEW, axis=2)
         even = float(np.median(scaled)) > _SPREAD * np.log(_UNITS[unit])
         if even and abs(abs(ratio) - np.log(_UNITS[unit])) < np.log(_NEAR):
-            where = f"in {len(smaller):,} of {len(sizes):,} episodes, from episode {smaller[0]:,} to episode {smaller[-1]:,}"
-            yield self._finding(data, key, float(np.exp(ratio)), unit, where, tuple(smaller.tolist()), ())
+            target = float(np.copysign(np.log(_UNITS[unit]), ratio))
+            found = {episode: spans.of(episode, target) for episode in smaller.tolist()}
+            for all_rows, part in ((True, ""), (False, "a part of each of ")):
+                named = tuple(episode for episode, (_, whole) in found.items() if whole == all_rows)
+                if not named:
+                    continue
+                where = f"in {part}{len(named):,} of {len(sizes):,} episodes, from episode {named[0]:,} to episode {named[-1]:,}"
+                places = () if all_rows else tuple(found[episode][0] for episode in named)
+                yield self._finding(data, key, float(np.exp(ratio)), unit, where, named, places, all_rows=all_rows)
 
     def _finding(
         self,
@@ -131,7 +148,7 @@ class UnitChanges(Check):
         episodes: tuple[int, ...],
         rows: tuple[tuple[int, int], ...],
         *,
-        all_rows: bool = True,
+        all_rows: bool,
     ) -> Finding:
         name = data.field(key).name
         exact = np.exp(np.copysign(np.log(_UNITS[unit]), -np.log(times)))
@@ -145,6 +162,43 @@ class UnitChanges(Check):
             remedy=scale(name, float(exact), episodes) if all_rows else drop(episodes),
             key=name,
         )
+
+
+class _Spans:
+    """Finds the rows of an episode that are in another unit: those that a factor makes as large as usual.
+
+    Args:
+        data: The dataset.
+        key: The field.
+        usual: Median size of the values in each part of the episodes, [4, D].
+    """
+
+    def __init__(self, data: Data, key: Key, usual: NDArray[np.float64]) -> None:
+        self._data, self._key, self._usual = data, key, usual
+        self.used: NDArray[np.bool_] = np.asarray((usual > 0).all(axis=0))
+
+    def of(self, episode: int, target: float) -> tuple[tuple[int, int], bool]:
+        """Return the first row in another unit and the row after the last, and whether these are all rows of the episode.
+
+        Args:
+            episode: Number of the episode.
+            target: Logarithm of the factor by which the values are too large.
+        """
+        rows = self._data.episodes.rows(episode)
+        values = self._data.steps.read(self._key, rows.start, rows.stop).reshape(len(rows), -1)[:, self.used]
+        part = np.arange(len(rows)) * PARTS // len(rows)
+        times = np.abs(values.astype(np.float64)) / self._usual[part][:, self.used]
+        sizes = np.nan_to_num(np.median(np.log(np.maximum(times, _LEAST)), axis=1))
+        # The consecutive rows with the highest sum are nearer to the other unit.
+        sums = np.concatenate([[0.0], np.cumsum(np.abs(sizes) - np.abs(sizes - target))])
+        stop = max(int((sums - np.minimum.accumulate(sums)).argmax()), 1)
+        start = int(sums[:stop].argmin())
+        # A body that rests at the end of an episode has small values in any unit, and moves there without a jump.
+        jumps = np.median(np.abs(np.diff(times, axis=0)), axis=1)
+        usual = float(np.quantile(jumps[start : stop - 1], 0.9)) if stop - start > 1 else 0.0
+        seams = [jumps[seam - 1] > _JUMP * usual for seam in (start, stop) if 0 < seam < len(rows)]
+        whole = len(rows) - (stop - start) <= max(_FEW_ROWS, _ENDS * len(rows)) and not any(seams)
+        return (rows.start + start, rows.start + stop), whole
 
 
 def _near(

@@ -11,7 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
-from datasets_rl.auditing.remedy import shift
+from datasets_rl.auditing.remedy import Correction, dropped_by_shift, shift, shift_episode
 from datasets_rl.auditing.sight import LAGS, MERGES, Sight, best_lags, sight_measures
 from datasets_rl.ted.keys import Key
 
@@ -42,7 +42,8 @@ class VideoLag(Check):
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         sight, name = data.model(Sight, key), data.field(key).name
         if sight.lag:
-            yield self._finding(name, sight.lag, float(np.exp(sight.gain[0])), None, sure=True)
+            remedy = shift(name, -sight.lag)
+            yield self._finding(name, sight.lag, float(np.exp(sight.gain[0])), None, remedy, sure=True)
         steps, pairs = np.maximum(measures["steps"], 1), np.maximum(measures["pairs"].sum(axis=1), 1)
         means = measures["errors"] / steps[:, None, None]
         level, gain = best_lags(measures["squares"] / steps[:, None] - (means**2).sum(axis=2))
@@ -58,21 +59,24 @@ class VideoLag(Check):
             return
         for episode in np.flatnonzero(found).tolist():
             lag = round((level[episode] + change[episode]) / 2)
-            yield self._finding(
-                name, lag + sight.lag, float(np.exp(gain[episode])), episode, sure=sure[episode] >= _SURE
-            )
+            lag += sight.lag
+            remedy = shift_episode(data, name, -lag, episode)
+            yield self._finding(name, lag, float(np.exp(gain[episode])), episode, remedy, sure=sure[episode] >= _SURE)
 
-    def _finding(self, name: str, lag: int, times: float, episode: int | None, *, sure: bool) -> Finding:
+    def _finding(
+        self, name: str, lag: int, times: float, episode: int | None, remedy: Correction, *, sure: bool
+    ) -> Finding:
         side = "behind" if lag < 0 else "ahead of"
+        dropped = dropped_by_shift(-lag) if episode is None else ""
         where = "in most episodes" if episode is None else f"in episode {episode:,}"
         return Finding(
             self.name,
             "strong" if sure else "hint",
             f"{where}, the images of {name} are about {abs(lag)} steps {side} the states: what the images show has an error {times:.1f} "
-            "times as large for the states of the same step as for the states of that step",
+            f"times as large for the states of the same step as for the states of that step{dropped}",
             episodes=() if episode is None else (episode,),
             evidence={"steps": lag, "times": times},
-            remedy=shift(name, -lag, () if episode is None else [episode]),
+            remedy=remedy,
             key=name,
         )
 

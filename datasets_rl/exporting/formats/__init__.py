@@ -22,7 +22,7 @@ FORMATS: tuple[str, ...] = tuple(sorted(module.name for module in pkgutil.iter_m
 
 
 def get_format(to: str | ExportFormat) -> ExportFormat:
-    """Return the format with a name. A format of another package is returned as it is.
+    """Return the format with a name. A format of another package is returned unchanged.
 
     Raises:
         InvalidArgumentError: If no format has this name.

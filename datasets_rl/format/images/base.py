@@ -233,7 +233,7 @@ class FieldWriter:
         self.streams: Mapping[str, NpyStream] = {}
 
     def open(self, streams: Mapping[str, NpyStream], entries: Sequence[Mapping[str, Any]]) -> None:
-        """Append to array files, by name, from now on. `entries` are the results of `commit` in an earlier process."""
+        """Set the array files, by name, to which later images are appended. `entries` are the results of `commit` in an earlier process."""
         del entries
         self.streams = streams
 

@@ -35,7 +35,7 @@ class CompressImages(DataStep):
         keys: The fields. By default all of uint8 with at least 4,096 bytes per step, and all images that are encoded or
             compressed.
         form: How the images are stored: "compressed", "encoded" (PNG without loss or, with `quality`, JPEG), or "raw".
-            Images that are encoded stay as they are with "encoded".
+            With "encoded", encoded images stay unchanged.
         quality: The quality of JPEG images, 1 to 100. Their pixels are not quite the same: the metadata of the result
             name the loss.
     """

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import InvalidArgumentError
-from datasets_rl.format.split_mix import GOLDEN
 from datasets_rl.preprocessing.base import DataStep
-from datasets_rl.preprocessing.steps._fields import random_floats, require_keys, unit_floats
+from datasets_rl.preprocessing.steps._fields import require_keys
 from datasets_rl.ted.episode_batch import EpisodeBatch
 from datasets_rl.ted.keys import (
     EPISODE,
@@ -42,8 +41,6 @@ _TESTS = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_SILVER = np.uint64(0x6A09E667F3BCC909)
-"""The fractional part of the silver ratio, 1 + sqrt(2), times 2^64."""
 
 
 def returns_of_episodes(batch: EpisodeBatch) -> NDArray[np.float64]:
@@ -309,37 +306,3 @@ class DropEpisodes(DataStep):
     @override
     def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
         return _pick_episodes(batch, ~in_spans(batch.numbers, self.numbers))
-
-
-@dataclass
-class Split(DataStep):
-    """Keep the episodes for training, or for validation.
-
-    The number of an episode at its source decides: it is for validation if the fractional part of its product with the
-    golden ratio, shifted by the seed, is less than `validation`. These fractional parts fill the unit interval evenly
-    (a Weyl sequence), so that the share also holds among a few episodes, and among every second or tenth of them. Where
-    each file counts its episodes from 0, the number of the file decides as well, times the silver ratio. In a merge, the
-    number is that in the merge, which copies of one episode share.
-
-    Args:
-        part: "train" or "validation". Each episode is in exactly one of these parts.
-        validation: The share of episodes for validation, between 0 and 1.
-        seed: The seed of the split.
-    """
-
-    part: Literal["train", "validation"]
-    validation: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.validation < 1:
-            raise InvalidArgumentError(f"validation is {self.validation}, expected a number between 0 and 1")
-
-    @override
-    def __call__(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        sources = np.asarray(batch.metadata.get("source", batch.numbers)).astype(np.uint64)
-        files = np.asarray(batch.metadata.get("file", 0))
-        shift = random_floats(self.seed, np.zeros(1, np.int64), np.zeros(1, np.int64))
-        offsets = files.astype(np.uint64) * _SILVER if files.dtype.kind in "iu" else np.uint64(0)
-        positions = unit_floats(sources * GOLDEN + offsets)
-        return _pick_episodes(batch, ((positions + shift) % 1 < self.validation) == (self.part == "validation"))

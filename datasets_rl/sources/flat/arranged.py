@@ -21,10 +21,12 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, RowReader, Rows
-from datasets_rl.ted.keys import natural_order
+from datasets_rl.sources.flat.names import usual_keys
+from datasets_rl.ted.keys import ACTION, NEXT, OBSERVATION, natural_order
 
 _Index = NDArray[np.int64]
 _NUMBERED = re.compile(r"(.*?[^\d/])(\d+)")
+_VECTORS = (OBSERVATION, ACTION, (NEXT, *OBSERVATION))
 _ELEMENT = re.compile(r"(.+?)(?:_(\d+)|\[(\d+)\])")
 
 
@@ -219,6 +221,8 @@ class ElementsFile(ArrayFile):
 def elements_of_arrays(file: ArrayFile, taken: Collection[str]) -> dict[str, list[str]]:
     """Return the columns of each array of a table, in order: the numbers begin with 0 or 1, and none is missing.
 
+    A single column with the number 0 is a vector [1] of observations or actions, and otherwise keeps the name of the column.
+
     Args:
         file: The table.
         taken: Names of columns that are arrays themselves.
@@ -232,7 +236,8 @@ def elements_of_arrays(file: ArrayFile, taken: Collection[str]) -> dict[str, lis
     for name, columns in elements.items():
         first = min(columns)
         whole = sorted(columns) == [*range(first, first + len(columns))]
-        if whole and first <= 1 and len(columns) > 1 and name not in file.arrays:
+        is_vector = len(columns) > 1 or (not first and usual_keys([name]).get(name) in _VECTORS)
+        if whole and first <= 1 and is_vector and name not in file.arrays:
             complete[name] = [columns[number] for number in sorted(columns)]
     return complete
 

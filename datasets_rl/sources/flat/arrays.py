@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from datasets_rl.read.hdf5 import Hdf5Array, Hdf5File
 
 _WHOLE_MAX_BYTES = 64 << 20
+TEXT_CHARS = 4096
+"""Longer texts of attributes, such as models of a simulator, are left out."""
 TEXT = np.dtype(np.int32)
 """Dtype of the integer codes of texts."""
 
@@ -77,6 +79,8 @@ class ArrayFile(ABC):
     """Numbers of the episodes, [E] each, by name, which attributes of the groups of the episodes state."""
     unused: Sequence[str] = ()
     """Names of the attributes of the groups of episodes that are left out."""
+    attributes: Mapping[str, str | float | bool] = MappingProxyType({})
+    """Texts and numbers that the attributes of the whole file state, by name."""
     is_table: bool = False
     """Whether the arrays are columns of a table."""
     way: str = ""
@@ -110,7 +114,7 @@ class ArrayFile(ABC):
         """
 
     def take_notes_of(self, file: ArrayFile) -> None:
-        """Take over what is known of another file, which this file shows in another form."""
+        """Take over the notes about another file, whose arrays this file has in another form."""
         for note in ArrayFile.__annotations__.keys() - {"arrays"}:
             setattr(self, note, getattr(file, note))
 
@@ -201,6 +205,11 @@ class Hdf5Arrays(ArrayFile):
         }
         single = [name for name, array in self.file.arrays.items() if not array.shape and array.numeric]
         self.scalars = {name: np.asarray(self.file.value(name)) for name in single}
+        self.attributes = {
+            name: value
+            for name, value in self.file.attributes("").items()
+            if not isinstance(value, np.ndarray) and not (isinstance(value, str) and len(value) > TEXT_CHARS)
+        }
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Hdf5Arrays, Rows
+from datasets_rl.sources.flat.arrays import TEXT, TEXT_CHARS, Array, ArrayFile, Hdf5Arrays, Rows
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.names import NAMES
 from datasets_rl.ted.keys import ACTION, NEXT_SUCCESS
@@ -18,8 +18,6 @@ from datasets_rl.ted.table import COMPUTED
 _DTYPES: Mapping[str, type] = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
 _TAKEN = COMPUTED | {"source", "file"}
 """Names of the table of episodes that have another meaning."""
-_TEXT_CHARS = 4096
-"""Longer texts, such as models of a simulator, are left out."""
 
 
 class GroupsFile(ArrayFile):
@@ -48,7 +46,7 @@ class GroupsFile(ArrayFile):
         numbers: dict[str, NDArray[Any]] = {}
         for name, values in columns.items():
             column = "success" if name.lower() in NAMES[NEXT_SUCCESS] else name
-            is_text = all(isinstance(value, str) and len(value) <= _TEXT_CHARS for value in values)
+            is_text = all(isinstance(value, str) and len(value) <= TEXT_CHARS for value in values)
             if is_text and action and name not in file.arrays:
                 self._texts[name] = [str(value) for value in values]
             elif (

@@ -307,7 +307,7 @@ class ImagePathsFile(ArrayFile):
     ) -> list[tuple[int, tuple[str, int]]]:
         """Return the paths, with the file of the same name, that are certainly those of other files, which are absent.
 
-        Either other paths of the column exist as they are, or other files in the folder of the path have more equal folders.
+        Either other paths of the column exist unchanged, or other files in the folder of the path have more equal folders.
         """
         if exact:
             return [*found.items()]

@@ -105,7 +105,8 @@ class Layout:
     missing_reward: float | None = None
     """Reward of every step of a file without rewards, or None if rewards are required."""
     vectors: bool = False
-    """Whether an array of a number for each row is a field of the shape [1]. By default, only the reward is."""
+    """Whether an array of a number for each row is a field of the shape [1]. By default, the reward is, and
+    an observation or action of floats."""
 
     def fields_of(self, arrays: Iterable[str]) -> tuple[Field, ...]:
         """Return the fields of a file with these arrays: the stated fields, and the fields inferred from usual names."""

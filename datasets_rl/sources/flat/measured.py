@@ -30,7 +30,7 @@ _ROWS = 1024
 _BYTES = 16 << 20
 """Maximum number of bytes of an array that are read."""
 _SHOWN = 2
-_MIN_STEPS = 2
+MIN_STEPS = 2
 _SHUFFLED_HINT = (
     'if the rows are in no order, each row is an episode: state in dataset.toml, [episodes], by = "seams". Otherwise correct '
     "the array"
@@ -135,15 +135,49 @@ def check_next(file: ArrayFile, plan: Plan, ends: Ends) -> None:
 
 
 def _next_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | None]:
+    for rows in next_rows(file, plan, ends, _ROWS, _BYTES):
+        yield match_of_rows(rows.name, rows.own, rows.after, rows.observed, rows.episodes, seams=plan.layout.seams)
+
+
+@dataclass(frozen=True, slots=True)
+class NextRows:
+    """First steps of a file, with the next observations and the observations."""
+
+    name: str
+    """Name of the array of the next observations."""
+    own: str
+    """Name of the array of the observations."""
+    after: NDArray[np.generic]
+    """Next observations, [n, ...]."""
+    observed: NDArray[np.generic]
+    """Observations, [n, ...]."""
+    episodes: _Index
+    """Number of the episode of each step, [n]."""
+
+    @property
+    def seams(self) -> _Index:
+        """Steps after which the observation of the next step of the episode is not the next observation."""
+        jumps, _ = find_jumps(self.after[:-1], self.observed[1:])
+        return np.flatnonzero(jumps & (self.episodes[1:] == self.episodes[:-1]))
+
+
+def next_rows(file: ArrayFile, plan: Plan, ends: Ends, rows: int, max_bytes: int) -> Iterator[NextRows]:
+    """Yield the first steps of each array of next observations, of files with two steps or more.
+
+    Args:
+        file: The file.
+        plan: The plan of the file.
+        ends: The ends of the episodes.
+        rows: Maximum number of steps.
+        max_bytes: Maximum number of bytes of an array.
+    """
     by_key = {part.column.key: part.array for part in plan.parts}
-    for key, name in plan.following.items():
+    for key, name in plan.following.items() if ends.steps >= MIN_STEPS else ():
         own = by_key[key]
-        if ends.steps < _MIN_STEPS:
-            return
-        steps, episodes = _first_steps(file, ends, (own, name))
+        steps, episodes = first_steps(file, ends, (own, name), rows, max_bytes)
         after = rows_of(file, name, steps + ends.extra * episodes)
         observed = rows_of(file, own, steps + ends.extras[own] * episodes)
-        yield match_of_rows(name, own, after, observed, episodes, seams=plan.layout.seams)
+        yield NextRows(name, own, after, observed, episodes)
 
 
 def match_of_rows(
@@ -182,7 +216,7 @@ def _state_matches(file: ArrayFile, plan: Plan, ends: Ends) -> Iterator[Match | 
             root.lower() in names for names in STATES.values()
         )
         states = [part for part in parts if part in vectors]
-        is_long = ends.steps >= _MIN_STEPS
+        is_long = ends.steps >= MIN_STEPS
         match = _match_of_states(file, ends, root, states, observed) if states and observed and is_long else None
         if match is None and by_name:
             own = observed[0].array if observed else "the observations"
@@ -201,10 +235,10 @@ def is_vector(file: ArrayFile, part: ColumnSlice) -> bool:
 def _match_of_states(
     file: ArrayFile, ends: Ends, root: str, states: Sequence[ColumnSlice], observed: Sequence[ColumnSlice]
 ) -> Match | None:
-    steps, episodes = _first_steps(file, ends, [part.array for part in (*states, *observed)])
+    steps, episodes = first_steps(file, ends, [part.array for part in (*states, *observed)], _ROWS, _BYTES)
     joined = episodes[1:] == episodes[:-1]
     inner = np.flatnonzero(joined[:-1] & joined[1:])
-    own, beside = (_elements(file, ends, parts, steps, episodes) for parts in (states, observed))
+    own, beside = (elements(file, ends, parts, steps, episodes) for parts in (states, observed))
     if len(inner) < MIN_ROWS:
         return None
     lag, matches = lag_of_states(own, beside, joined)
@@ -212,7 +246,7 @@ def _match_of_states(
     return Match(root, names, lag, matches, len(inner), is_next=False, arrays=tuple(part.array for part in states))
 
 
-def _elements(
+def elements(
     file: ArrayFile, ends: Ends, parts: Sequence[ColumnSlice], steps: _Index, episodes: _Index
 ) -> NDArray[np.float64]:
     """Return the elements of several arrays of the rows of steps, [n, elements]."""
@@ -220,10 +254,10 @@ def _elements(
     return np.concatenate([values.reshape(len(steps), -1).astype(np.float64) for values in rows], axis=1)
 
 
-def _first_steps(file: ArrayFile, ends: Ends, names: Sequence[str]) -> tuple[_Index, _Index]:
+def first_steps(file: ArrayFile, ends: Ends, names: Sequence[str], rows: int, max_bytes: int) -> tuple[_Index, _Index]:
     """Return the first steps of a file and their episodes, [n] each, as many as the memory for the arrays allows."""
     widest = max(file.arrays[name].row_bytes for name in names)
-    count = min(ends.steps, _ROWS, max(2 * MIN_ROWS, _BYTES // max(widest, 1)))
+    count = min(ends.steps, rows, max(2 * MIN_ROWS, max_bytes // max(widest, 1)))
     stops = np.cumsum(ends.lengths)
     steps = np.arange(count)
     return steps, np.searchsorted(stops, steps, "right").astype(np.int64)

@@ -179,7 +179,7 @@ def usual_keys(arrays: Iterable[str]) -> dict[str, Key]:
     arrays = [*arrays]
     parts = {array: tuple(re.split(r"[./]", name)) for array, name in without_group(arrays).items()}
     parts = _without_common_group({array: names for array, names in parts.items() if all(names)})
-    if ENDS in arrays:  # a replay buffer has names of its own for images and states
+    if ENDS in arrays:  # a replay buffer has other names for images and states
         core = {key: names for key, names in NAMES.items() if key in _CORE}
         return with_observations(dict(_matches(parts, core)), arrays)
     keys = dict(_matches(parts, NAMES))

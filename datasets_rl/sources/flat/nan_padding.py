@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.blank import blank_rows, may_be_blank
 
 NAN_PADDING = "nan-padding"
 RULES: Mapping[str, str] = {
@@ -19,8 +20,10 @@ RULES: Mapping[str, str] = {
 """Text of each counted decision, by rule."""
 _BLOCK_EPISODES = 256
 
+_FILLS = (0, -1)
+"""Values of other arrays in padding, beside NaN."""
+
 _Index = NDArray[np.int64]
-_Flags = NDArray[np.bool_]
 
 
 def steps_before_nan(
@@ -43,12 +46,12 @@ def steps_before_nan(
     if not floats or len(shapes) > 1:
         return None
     steps = min(file.arrays[name].shape[0] for name in (*core, *others))
-    blank = {name: _blank_rows(file, name, steps, only_nan=True) for name in floats}
+    blank = {name: _trailing_blanks(file, name, steps, ()) for name in floats}
     if not any(rows.any() for rows in blank.values()):
         return None
     rest = [name for name in (*core, *others) if name not in floats and name not in flags]
     padding: _Index = np.minimum.reduce(
-        [*blank.values(), *(_blank_rows(file, name, steps, only_nan=False) for name in rest)]
+        [*blank.values(), *(_trailing_blanks(file, name, steps, _FILLS) for name in rest)]
     )
     open_names = [name for name, rows in blank.items() if (rows > padding).any()]
     if open_names and not is_stated:
@@ -66,29 +69,18 @@ def steps_before_nan(
     return steps - padding if padding.any() else None
 
 
-def _blank_rows(file: ArrayFile, name: str, steps: int, *, only_nan: bool) -> _Index:
-    """Return how many of the last rows of each episode have no value, at most `steps`, [E]."""
+def _trailing_blanks(file: ArrayFile, name: str, steps: int, fills: Sequence[int]) -> _Index:
+    """Return how many of the last rows of each episode are blank, at most `steps`, [E]."""
     counts: list[_Index] = []
     array = file.arrays[name]
-    if array.text or array.encoded or array.video or array.dtype.hasobject:
+    if array.text or not may_be_blank(array):
         return np.zeros(array.rows, np.int64)
     for block in file.blocks(name, _BLOCK_EPISODES):
         values: NDArray[Any] = np.asarray(block)
-        values = values.reshape(*values.shape[:2], -1)
-        if not _is_blank(values[:, -1], only_nan=only_nan).any():
+        if not blank_rows(values[:, -1], fills).any():
             counts.append(np.zeros(len(values), np.int64))
             continue
-        has_value = ~_is_blank(values, only_nan=only_nan)[:, ::-1]
+        has_value = ~blank_rows(values, fills, axes=2)[:, ::-1]
         trailing = np.where(has_value.any(1), has_value.argmax(1), has_value.shape[1])
         counts.append(np.minimum(trailing, steps).astype(np.int64))
     return np.concatenate(counts)
-
-
-def _is_blank(values: NDArray[Any], *, only_nan: bool) -> _Flags:
-    """Return whether the elements of rows, the last axis, have no value."""
-    missing: _Flags = np.zeros(values.shape, np.bool_)
-    if values.dtype.kind == "f":
-        np.isnan(values, out=missing)
-    for value in () if only_nan else (0, -1) if values.dtype.kind in "if" else (0,):
-        np.logical_or(missing, values == value, out=missing)
-    return np.asarray(missing.all(-1))

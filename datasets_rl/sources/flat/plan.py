@@ -37,6 +37,8 @@ SUPPORTED = tuple(np.dtype(name) for name in ("?", "i1", "u1", "i2", "u2", "i4",
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SINGLE = (NEXT_REWARD, NEXT_COST, NEXT_SUCCESS)
 """Fields with a number for each step, [1]."""
+_VECTORS = (OBSERVATION, ACTION)
+"""Fields that are vectors of continuous spaces: a float for each step is a vector [1], and an integer is a number []."""
 _TURNS: Mapping[str, tuple[int, ...]] = {"": (), "HWC to CHW": (2, 0, 1), "CHW to HWC": (1, 2, 0)}
 
 
@@ -145,7 +147,11 @@ def plan_layout(file: ArrayFile, layout: Layout, known_columns: Sequence[Column]
     if by in MARKED and marks not in file.arrays:
         problems.append(f"it has no array {marks}, which marks the episodes")
     present = [field for field in fields if field.array in file.arrays]
-    problems.extend(problem for field in present for problem in _array_problems(field, file.arrays[field.array]))
+    problems.extend(
+        problem
+        for field in present
+        for problem in _array_problems(field, file.arrays[field.array], vectors=layout.vectors)
+    )
     finals = {field.key: layout.final.format(field.array) for field in present if field.is_state and layout.final}
     problems.extend(_final_problems(file, [*finals.values(), *filter(None, [layout.final_known])]))
     refuse(file.name, problems)
@@ -204,7 +210,7 @@ def _missing_problems(file: ArrayFile, fields: Sequence[Field]) -> Iterator[str]
             yield f"no array is described or named as {dotted_name(key)}, only {arrays}"
 
 
-def _array_problems(field: Field, array: Array) -> Iterator[str]:
+def _array_problems(field: Field, array: Array, *, vectors: bool) -> Iterator[str]:
     name, shape = field.array, [array.rows, *array.shape]
     single = field.key in {*_FLAGS, *_SINGLE}
     is_stored = array.encoded or array.video
@@ -221,8 +227,9 @@ def _array_problems(field: Field, array: Array) -> Iterator[str]:
         yield f"{name} has shape {shape}, which has no values"
     for bound in (field.low, field.high):
         axes = np.shape(bound) if bound is not None and not array.text else ()
-        if not _broadcasts(axes, array.shape):
-            yield f"{name} has rows of shape {list(array.shape)}, but the bounds have {list(axes)}"
+        stored = _shape_of(field, array, vectors=vectors)
+        if not _broadcasts(axes, stored):
+            yield f"{name} has rows of shape {list(stored)}, but the bounds have {list(axes)}"
 
 
 def _dtype_problems(name: str, array: Array, *, numeric: bool) -> Iterator[str]:
@@ -248,14 +255,21 @@ def _column_slice(field: Field, array: Array | None, *, vectors: bool) -> Column
     if array is None:
         return ColumnSlice("", Column(key, np.dtype(np.float32), (1,)), constant=field.constant)
     turn = _TURNS[field.layout]
-    shape = (1,) if key in _SINGLE else tuple(array.shape[axis] for axis in turn) or array.shape
-    shape = shape or ((1,) if vectors else ())
+    shape = tuple(array.shape[axis] for axis in turn) or _shape_of(field, array, vectors=vectors)
     dtype = WIDENED.get(array.dtype, array.dtype)
     dtype = np.dtype(field.floats) if field.floats and dtype.kind == "f" else dtype
     form: Form = "encoded" if array.encoded else "video" if array.video else field.form
     dtype = np.dtype(np.uint8) if form == "compressed" else dtype
     column = Column(key, dtype, shape, shared=field.is_state, text=array.text, form=form)
     return ColumnSlice(field.array, column, turn)
+
+
+def _shape_of(field: Field, array: Array, *, vectors: bool) -> tuple[int, ...]:
+    """Return the shape of the stored rows of an array, before the axes of images are transposed."""
+    if field.key in _SINGLE:
+        return (1,)
+    is_vector = vectors or (field.key in _VECTORS and array.dtype.kind == "f")
+    return array.shape or ((1,) if is_vector else ())
 
 
 def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:

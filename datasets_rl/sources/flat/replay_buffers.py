@@ -18,7 +18,7 @@ _OBSERVED = re.compile(
     r"|robot\d*_(eye_in_hand_\w+|eef_\w+|joint\w*|gripper\w*|vel_\w+)"
 )
 _ASIDE = re.compile(r"n_contacts|stage|timestamp|robot\d*_demo_(start|end)_pose")
-"""Values beside the observations, which are no input of a policy: the end pose lies in the future of a step."""
+"""Values beside the observations, which a policy does not get: the end pose is known only after the episode."""
 
 
 def without_group(arrays: Collection[str]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def with_observations(keys: Mapping[str, Key], arrays: Collection[str]) -> dict[
     names = {array: array.removeprefix("data/") for array in arrays if array.startswith("data/") and array not in keys}
     observed = {array: (*OBSERVATION, name) for array, name in names.items() if _OBSERVED.fullmatch(name)}
     aside = {array: ("info", name) for array, name in names.items() if _ASIDE.fullmatch(name)}
-    # An observation beside others has a name of its own.
+    # An observation beside others has a separate name.
     named = {
         array: (*key, array.rpartition("/")[2]) if observed and key == OBSERVATION else key
         for array, key in keys.items()

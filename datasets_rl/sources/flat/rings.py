@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile, Hdf5Arrays, RowReader, Rows
+from datasets_rl.sources.flat.blank import blank_rows, may_be_blank
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.names import last_name, speaks_of_episodes
 from datasets_rl.ted.keys import ACTION, NEXT, OBSERVATION
@@ -28,6 +28,8 @@ RULES: Mapping[str, str] = {
     UNROLLED: "rows of a full ring buffer were put in the order of time: the oldest row is the first",
 }
 """Text of each counted decision, by rule."""
+STEPS: Mapping[str, str] = {UNFILLED: "filled", UNROLLED: "ring"}
+"""Which rows of a buffer are steps, an item of `layout.BUFFERS`, by the rule that was applied."""
 _SIZES = ("size", "_size", "cur_size", "curr_size", "current_size", "n_filled", "num_filled", "buffer_len")
 _POINTERS = (
     *("ptr", "_ptr", "pos", "_pos", "pointer", "insert_index", "_insert_index", "next_idx", "_next_idx"),
@@ -54,6 +56,17 @@ class _State:
     """The statements, for messages."""
     problem: str = ""
     """Why the statements contradict each other, or empty."""
+
+
+class BufferRowsError(ConversionError):
+    """Error about a buffer of which it is not certain which rows are steps."""
+
+    def __init__(self, file: ArrayFile, state: _State, problem: str) -> None:
+        hint = (
+            'state in dataset.toml buffer = "filled" if only the rows before the size are steps, buffer = "ring" if the next '
+            'row of a full buffer is the oldest one, or buffer = "rows" if all rows are steps in the order of time'
+        )
+        super().__init__(file.name, [f"{state.text} in a buffer of {state.rows:,} rows, but {problem}"], hint=hint)
 
 
 class RangesFile(ArrayFile):
@@ -201,7 +214,7 @@ def _filled(file: ArrayFile, layout: Layout, state: _State, names: Collection[st
         if other:
             problem = f"{other} has other values than zeros after row {state.size - 1:,}"
         if problem:
-            raise _question(file, state, problem)
+            raise BufferRowsError(file, state, problem)
     cut = RangesFile(file, names, [(0, state.size)])
     cut.decisions = {**file.decisions, UNFILLED: state.rows - state.size}
     return cut
@@ -221,37 +234,17 @@ def _unrolled(
         if is_continued and not _equal_rows(file, following, state.rows - 1, observation, 0):
             problem = f"{following} of row {before:,} is {observation} of row {after:,}, as in the order of time"
     if layout.buffer != "ring" and problem:
-        raise _question(file, state, problem)
+        raise BufferRowsError(file, state, problem)
     ring = RangesFile(file, names, [(state.oldest, state.rows), (0, state.oldest)])
     ring.decisions = {**file.decisions, UNROLLED: state.rows}
     return ring
 
 
-def _question(file: ArrayFile, state: _State, problem: str) -> ConversionError:
-    hint = (
-        'state in dataset.toml buffer = "filled" if only the rows before the size are steps, buffer = "ring" if the next row '
-        'of a full buffer is the oldest one, or buffer = "rows" if all rows are steps in the order of time'
-    )
-    return ConversionError(file.name, [f"{state.text} in a buffer of {state.rows:,} rows, but {problem}"], hint=hint)
-
-
 def _is_blank(file: ArrayFile, name: str, start: int) -> bool:
-    """Return whether all rows of an array from a row on are zeros, NaN or empty texts, as rows that were never filled."""
+    """Return whether all rows of an array are blank, from a row to the end."""
     array = file.arrays[name]
-    if array.encoded or array.video or (array.dtype.hasobject and not array.text):
-        return False
-    for block in blocks_of_ranges(file, name, _BLOCK_ROWS, [(start, array.rows)]):
-        if array.text:
-            if any(map(len, block)):
-                return False
-            continue
-        values = np.asarray(block)
-        blank: NDArray[np.bool_] = values == 0
-        if values.dtype.kind == "f":
-            blank |= np.isnan(values)
-        if not blank.all():
-            return False
-    return True
+    blocks = blocks_of_ranges(file, name, _BLOCK_ROWS, [(start, array.rows)])
+    return may_be_blank(array) and all(blank_rows(block).all() for block in blocks)
 
 
 def _equal_rows(file: ArrayFile, name: str, row: int, other: str, other_row: int) -> bool:

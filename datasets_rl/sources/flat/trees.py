@@ -63,7 +63,7 @@ class TreeFile(ValuesFile):
     both         [[step, step, ...], [step, ...], ...]              the steps of each episode
 
     Raises:
-        ConversionError: If the values are none of these, or the structure is not certain.
+        ConversionError: If the values have another type, or the structure is not certain.
     """
 
     def __init__(self, value: Any, name: str) -> None:

@@ -266,7 +266,7 @@ class VideosFile(ArrayFile):
                     starts.append(row)
                     before = text
                 row += 1
-        if len(by_name) < len(videos):  # other paths of the column exist as they are
+        if len(by_name) < len(videos):  # other paths of the column exist unchanged
             problems += by_name
         if len({*videos}) < len(videos) and not problems:
             problems.append(f"{column} has a video in several ranges of rows, expected consecutive rows for each video")

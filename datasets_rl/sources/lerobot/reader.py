@@ -40,7 +40,7 @@ from datasets_rl.ted.rewards import reward_dtype
 
 _CHUNK_BYTES = 16 << 20
 _EPISODE_BYTES = 256 << 20
-"""Frames of an episode, as they are stored, that are decoded before the first row is read. Longer episodes are decoded
+"""Frames of an episode, in their stored form, that are decoded before the first row is read. Longer episodes are decoded
 twice."""
 _ROWS_MAX = 1 << 16
 _ROWS_MIN = 16

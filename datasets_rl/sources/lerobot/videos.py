@@ -131,7 +131,7 @@ def harmless_faults(
 
 
 class EpisodeFrames:
-    """Frames of an episode in a video, all of which can be decoded, as they are stored.
+    """Frames of an episode in a video, all of which can be decoded, in their stored form.
 
     Args:
         video: The video.

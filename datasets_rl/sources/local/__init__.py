@@ -256,7 +256,7 @@ def data_assets(name: str, assets: Mapping[str, Asset]) -> dict[str, Asset]:
         assets: The files by path.
 
     Raises:
-        ConversionError: If there is none.
+        ConversionError: If there is no file of arrays.
     """
     folders = data_folders(assets)
     paths = formats_of([*assets], folders)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends
-from datasets_rl.sources.flat.measured import Match, check_matches, is_vector, measure, rows_of
+from datasets_rl.sources.flat.measured import (
+    MIN_STEPS,
+    Match,
+    check_matches,
+    elements,
+    first_steps,
+    is_vector,
+    measure,
+    next_rows,
+)
 from datasets_rl.sources.flat.names import last_name
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.jumps import jump_steps
 from datasets_rl.sources.local.seams import check_seams
-from datasets_rl.sources.values import find_jumps
 from datasets_rl.ted.keys import is_observation
 
 _ROWS = 1 << 17
@@ -103,19 +110,12 @@ def _transposed_problem(file: ArrayFile, plan: Plan) -> str:
 
 def _seam_problem(file: ArrayFile, plan: Plan, ends: Ends) -> str:
     """Return at which of the first rows within an episode another state follows than the next observation, or an empty text."""
-    for part in plan.parts:
-        name = plan.following.get(part.column.key, "")
-        if not name or not is_vector(file, part):
-            continue
-        count = min(ends.steps, _ROWS, _BYTES // max(file.arrays[name].row_bytes, 1))
-        episodes = np.searchsorted(np.cumsum(ends.lengths), np.arange(count), "right").astype(np.int64)
-        after = rows_of(file, name, np.arange(count) + ends.extra * episodes)
-        observed = rows_of(file, part.array, np.arange(count) + ends.extras[part.array] * episodes)
-        seams = np.flatnonzero(find_jumps(after[:-1], observed[1:])[0] & (episodes[1:] == episodes[:-1]))
-        if len(seams):
+    vectors = {part.array for part in plan.parts if is_vector(file, part)}
+    for first in next_rows(file, plan, ends, _ROWS, _BYTES):
+        if first.own in vectors and len(seams := first.seams):
             row = int(seams[0])
             number = "the only such row" if len(seams) == 1 else f"the first of {len(seams):,} such rows"
-            return f"{name} of row {row:,} is not {part.array} of row {row + 1:,} ({number}): an episode ends there without a flag"
+            return f"{first.name} of row {row:,} is not {first.own} of row {row + 1:,} ({number}): an episode ends there without a flag"
     return ""
 
 
@@ -123,15 +123,10 @@ def _jump_problems(file: ArrayFile, plan: Plan, ends: Ends) -> list[str]:
     parts = [part for part in plan.parts if part.state and is_observation(part.column.key) and is_vector(file, part)]
     if not parts:
         return []
-    width = sum(file.arrays[part.array].row_bytes for part in parts)
-    count = min(ends.steps, _ROWS, _BYTES // max(width, 1))
-    if count < 2:
+    steps, episodes = first_steps(file, ends, [part.array for part in parts], _ROWS, _BYTES // len(parts))
+    if len(steps) < MIN_STEPS:
         return []
-    episodes = np.searchsorted(np.cumsum(ends.lengths), np.arange(count), "right").astype(np.int64)
-    values = [rows_of(file, part.array, np.arange(count) + ends.extras[part.array] * episodes) for part in parts]
-    states: NDArray[np.float64] = np.concatenate(
-        [value.reshape(count, -1).astype(np.float64) for value in values], axis=1
-    )
+    states = elements(file, ends, parts, steps, episodes)
     within = episodes[1:] == episodes[:-1]
     jumps = jump_steps(states, within)
     if plan.by == "flags":

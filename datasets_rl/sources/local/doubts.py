@@ -1,4 +1,4 @@
-"""What contradicts the ends of the episodes of a file, and what is unusual about rows that are stored as they are.
+"""What contradicts the ends of the episodes of a file, and what is unusual about rows that are stored unchanged.
 
 A contradiction that only a wrong file or a wrong reading explains is refused until the user states the ends. What valid
 data may also have, such as equal rows of a robot at rest, is counted.
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX
 from datasets_rl.sources.flat.arrays import ArrayFile
+from datasets_rl.sources.flat.blank import blank_rows
 from datasets_rl.sources.flat.ends import BLOCK_ROWS, Ends, find_ends, read_flags
-from datasets_rl.sources.flat.equal import flat
 from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.names import COUNTS_EPISODES, COUNTS_STEPS, RETURNS, last_name
 from datasets_rl.sources.flat.plan import Plan
@@ -84,7 +84,7 @@ def check_first_elements(file: ArrayFile, layout: Layout, elements: Mapping[str,
 
 
 def check_episodes(file: ArrayFile, plan: Plan) -> None:
-    """Check that the ends of episodes agree with all that the file states about the episodes.
+    """Check that the ends of episodes agree with every statement of the file about the episodes.
 
     Raises:
         ConversionError: If the file states another number of episodes, or if a batch of episodes has padding that no
@@ -193,16 +193,14 @@ def _check_padding(file: ArrayFile, plan: Plan) -> None:
 
 
 def _blank_last_rows(file: ArrayFile, names: Iterable[str]) -> _Flags:
-    """Return whether the last row of each episode of a batch is zero or NaN in all of the arrays, [E]."""
+    """Return whether the last row of each episode of a batch is blank in all of the arrays, [E]."""
     blank = np.ones(0, np.bool_)
     for name in names:
         last = np.cumsum(file.lengths[name]) - 1
         blank = blank if len(blank) else np.ones(len(last), np.bool_)
         start = 0
         for block in file.blocks(name, BLOCK_ROWS):
-            rows = flat(np.asarray(block, np.float64))
-            first, stop = np.searchsorted(last, (start, start + len(rows)))
-            ends = rows[last[first:stop] - start]
-            blank[first:stop] &= ((ends == 0) | np.isnan(ends)).all(1)
-            start += len(rows)
+            first, stop = np.searchsorted(last, (start, start + len(block)))
+            blank[first:stop] &= blank_rows(block)[last[first:stop] - start]
+            start += len(block)
     return blank

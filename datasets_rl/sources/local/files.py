@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.disk import expand_home
+from datasets_rl.disk import expand_home, real_path
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.fetch.asset import Asset, Folder
 from datasets_rl.fetch.schemes import local_path
@@ -212,9 +212,7 @@ def check_files(path: Path | str) -> FilesCheck:
 
 
 def _existing(path: Path | str) -> Path:
-    found = expand_home(path).absolute()
-    # The target of a link may have another name, without the ending of the format.
-    found = found.resolve() if ".." in found.parts else found
+    found = real_path(expand_home(path))
     if not found.exists():
         raise InvalidArgumentError(f"{path} does not exist, expected a file of arrays, or a folder of such files")
     return found

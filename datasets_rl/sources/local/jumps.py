@@ -12,7 +12,7 @@ times as large as every other step. Where the smoother half shows no jump, all e
 size of the step                                   W(t) = the root of the mean square of all r_i(t)
 
 The jumps are those above a gap of W, if more than half of the elements of each jump also reach a larger r_i than in every other
-step, by `LEAD`. An impact, which changes a half of the elements, is none.
+step, by `LEAD`. An impact changes half of the elements, and is not a jump.
 """
 
 from __future__ import annotations

@@ -87,9 +87,14 @@ _RULES = {
     "The count is that of the compared rows",
     "states-not-measured": "files have too few rows to compare the states of the simulator with the observations: the states "
     "were stored as states before the actions",
+    "attributes-of-files": "an attribute of a file, such as its environment or rate, is not that of the first file, which "
+    "the metadata has",
     "success-of-episodes": "the success of each episode is in the table of episodes",
     "turned": "the axes of images were transposed as the description states",
 }
+_RATES = ("fps", "control_frequency", "control_freq")
+_ENVIRONMENTS = ("environment", "env_id", "env_name", "environment_id", "environment_name", "env")
+"""Names of attributes of a file that hold for the other files of the dataset, too. Others may be those of an episode."""
 _MISSING = "numbers are missing in the names of the files: they were taken as deleted files"
 _ATTRIBUTES = "attributes of the groups of episodes are columns of the table of episodes"
 _LEFT_OUT = "arrays that the description does not mention and that have no usual name were left out"
@@ -124,6 +129,8 @@ class LocalReader(FlatReader):
         """Numbers of each episode of the present file, [E] each, that attributes state."""
         self._unused: Sequence[str] = ()
         """Names of the attributes of groups in the first file that are left out."""
+        self._attributes: Mapping[str, str | float | bool] = {}
+        """Attributes of the first file that hold for all files."""
         self._success: NDArray[Any] | None = None
         """Success of each episode of the present file, [E], if the files have this."""
         name = dataset_id.partition("/")[2]
@@ -142,7 +149,9 @@ class LocalReader(FlatReader):
             "left-out": f"{_LEFT_OUT}: {join_names([*self._plan.left_out, *self._unused], ITEMS_MAX)}",
             "attributes-of-episodes": f"{_ATTRIBUTES}: {join_names([*self._plan.of_episodes], ITEMS_MAX)}",
         }
-        self.metadata: Mapping[str, Any] = {"environment": description.environment} if description.environment else {}
+        self.metadata: Mapping[str, Any] = self._attributes
+        if environment := description.environment or _environment(self._attributes):
+            self.metadata = {**self._attributes, "environment": environment}
 
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
@@ -180,6 +189,8 @@ class LocalReader(FlatReader):
         doubts.check_unreadable(file, self._layout)
         if self._known is None:
             self._unused = file.unused
+            of_all = {*_RATES, *_ENVIRONMENTS}
+            self._attributes = {name: value for name, value in file.attributes.items() if self._alone or name in of_all}
         if self._known is not None and bool(plan.success) != bool(self._plan.success):
             verb = "has the" if plan.success else "lacks the"
             raise ConversionError(file.name, [f"it {verb} success of each episode, unlike the first file"])
@@ -221,6 +232,9 @@ class LocalReader(FlatReader):
         if isinstance(file, VideosFile):
             self.counts.update(file.count_rules([part.array for part in plan.parts if part.column.key in self.kept]))
         self.counts["left-out"] += len(plan.left_out) + len(file.unused)
+        self.counts["attributes-of-files"] += sum(
+            file.attributes.get(name) != value for name, value in self._attributes.items()
+        )
         self.counts["attributes-of-episodes"] += len(plan.of_episodes) * int((ends.lengths > 0).sum())
         self.counts.update(doubts.count_doubts(file, plan, ends))
         self.counts["success-of-episodes"] += 0 if self._success is None else int((ends.lengths > 0).sum())
@@ -253,6 +267,12 @@ class LocalReader(FlatReader):
         if self.kept != {column.key for column in self.columns}:
             return
         self.counts.update(self._episodes.counts(columns, block.ends))
+
+
+def _environment(attributes: Mapping[str, Any]) -> str:
+    """Return the environment that attributes state, or an empty text."""
+    stated = (attributes.get(name) for name in _ENVIRONMENTS)
+    return next((name for name in stated if isinstance(name, str)), "")
 
 
 def _check_missing_reward(file: ArrayFile, plan: Plan) -> None:

@@ -20,10 +20,11 @@ from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.ends import find_ends, read_flags
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import files_beside, formats_of, open_arrays
-from datasets_rl.sources.flat.layout import WAYS
+from datasets_rl.sources.flat.layout import BUFFERS, WAYS
 from datasets_rl.sources.flat.names import doubtful_meaning, speaks_of_episodes
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
-from datasets_rl.sources.flat.videos import FilesBeside
+from datasets_rl.sources.flat.rings import STEPS, BufferRowsError
+from datasets_rl.sources.flat.videos import FilesBeside, VideosFile
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import SHORT, Description
 from datasets_rl.sources.local.evidence import (
@@ -75,17 +76,21 @@ class _Seen:
     marks: str = ""
     question: str = ""
     answers: str = ""
-    """How the description answers the question."""
+    """How the description answers the questions."""
     optional: Sequence[str] = ()
     """Names of the arrays that need no field: by the format, or because other arrays have the values."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The first values of the arrays, as text."""
     agreed: frozenset[str] = frozenset()
-    """Arrays that are no fields and agree with the ends of the episodes, such as the number of each row."""
+    """Arrays that are not fields and agree with the ends of the episodes, such as the number of each row."""
     is_table: bool = False
     """Whether the arrays are columns of a table."""
     is_open: bool = False
     """Whether `by` may change when the unknown names are answered."""
+    buffer: str = ""
+    """Which rows of a replay buffer are the steps, an item of `layout.BUFFERS`, or empty for other files."""
+    buffer_question: str = ""
+    """Why it is not certain which rows of a replay buffer are the steps."""
 
     def comment(self, array: str) -> str:
         """Return the comment about an array: dtype, shape and first values."""
@@ -122,7 +127,7 @@ def draft(
         return _without_header(lines, error)
     if not seen.arrays:
         return Draft("\n".join(lines), ("which arrays are the observations and the actions?",))
-    lines += ["", "[episodes]", *_episode_lines(seen)]
+    lines += [*_buffer_lines(seen), "", "[episodes]", *_episode_lines(seen)]
     readable = {array: shown for array, shown in seen.arrays.items() if shown.text or not shown.dtype.hasobject}
     keys = {field.array: field.key for field in usual_fields(Description(missing_reward=None), readable)}
     counts = {seen.arrays[array].rows for array, key in keys.items() if key[0] != "info"}
@@ -153,7 +158,8 @@ def draft(
     if len(others) > ITEMS_MAX:
         lines.append(f"# and {len(others) - ITEMS_MAX:,} more arrays")
     objects = [array for array in seen.arrays if array not in readable] if missing else []
-    questions = [f"how do the episodes end? {seen.question}"] if seen.question else []
+    questions = [f"which rows of the buffer are the steps? {seen.buffer_question}"] if seen.buffer_question else []
+    questions += [f"how do the episodes end? {seen.question}"] if seen.question else []
     questions += _object_questions(paths[0].rpartition("/")[2], objects)
     if keys or unnamed or not objects:
         questions += [f"which array is the {root}?" for root in missing]
@@ -210,12 +216,20 @@ def _without_header(lines: Sequence[str], error: NoHeaderError) -> Draft:
     return Draft("\n".join([*lines, f"# columns = [{names}]    # {question}", *asked, *shown]), (question,))
 
 
+def _buffer_lines(seen: _Seen) -> Iterator[str]:
+    if seen.buffer_question:
+        yield f"# buffer = ...    # {seen.buffer_question}"
+        yield f"# {seen.answers}"
+    elif seen.buffer:
+        yield f'buffer = "{seen.buffer}"' + " " * 20 + f"# one of {', '.join(BUFFERS)}"
+
+
 def _episode_lines(seen: _Seen) -> Iterator[str]:
     if not seen.question and not seen.by:
         yield "# by = ...    # by default, the arrays of the file show how episodes end"
         return
     if not seen.question:
-        # A stated way is used as it is. While names are unknown, the arrays could not be searched for evidence.
+        # A stated way is used unchanged. While names are unknown, the arrays could not be searched for evidence.
         opened = "# " if seen.is_open else ""
         note = ", and without this line the fields show the way" if seen.is_open else ""
         yield f'{opened}by = "{seen.by}"' + " " * 20 + f"# one of {', '.join(WAYS)}{note}"
@@ -297,6 +311,25 @@ def _judged(file: ArrayFile, beside: FilesBeside, name: str, *, alone: bool) -> 
         rows = beside.shown_in(flat, name)
     except ConversionError as error:
         return _asking(error, file, _first_values(file))
+    seen = _judged_rows(file, flat, rows, alone=alone)
+    if alone:  # each of several files shows its own rows
+        seen.buffer = next((way for rule, way in STEPS.items() if rule in flat.decisions), "")
+    return seen
+
+
+def _judged_rows(file: ArrayFile, flat: ArrayFile, rows: VideosFile, *, alone: bool) -> _Seen:
+    """Return what an open file shows.
+
+    Args:
+        file: The file.
+        flat: The file as a file of flat rows.
+        rows: The flat rows, with the images and videos beside the file.
+        alone: Whether the file is the only file of the dataset.
+
+    Raises:
+        ConversionError: If images or videos beside the file are not those of the rows.
+    """
+    layout = Description()
     if flat is file and not file.is_table and (seen := _unnamed(file)):
         return seen
     check_files_beside(rows, layout)
@@ -344,7 +377,12 @@ def _optional_in(file: ArrayFile) -> list[str]:
 
 def _asking(error: ConversionError, file: ArrayFile, values: Mapping[str, str]) -> _Seen:
     question, answers = (" ".join(text.split()) for text in ("; ".join(error.problems), str(error.remedy)))
-    return _Seen(file.arrays, question=question, answers=answers, optional=_optional_in(file), values=values)
+    seen = _Seen(file.arrays, answers=answers, optional=_optional_in(file), values=values)
+    if isinstance(error, BufferRowsError):
+        seen.buffer_question = question
+    else:
+        seen.question = question
+    return seen
 
 
 def _first_values(file: ArrayFile) -> dict[str, str]:

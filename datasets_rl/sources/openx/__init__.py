@@ -242,7 +242,7 @@ def _list_archives(entry: Entry, folder: Folder, selection: Selection, params: M
         tuple(assets),
         tuple(Shard((asset.path,), [{"path": asset.path, "most": most}]) for asset in assets),
         params={**params, "metadata": {"split": _TRAIN, "upstream": "hub"}},
-        entry=replace(entry, known_issues=(SOURCE.catalog["hub_known_issue"],)),
+        entry=replace(entry, known_issues=(SOURCE.catalog["hub_known_issue"], *entry.known_issues)),
         revision=folder.revision,
         growth=_growth_by_images((1.0, 1 / _SMALLER["jpeg"], 1.0), selection),
         numbers=numbers,

@@ -493,7 +493,8 @@ function findings(dataset, index) {
   const rows = found.rows.map((row) => h("tr", {}, h("td", {}, row.level), h("td", { class: "mono" }, row.check), h("td", {}, row.message), h("td", {}, link(row)), h("td", { class: row.remedy.startsWith("-t ") ? "mono" : "" }, row.remedy)));
   return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, overview.datasets.length > 1 ? `Findings of the audit of ${dataset.id}` : "Findings of the audit"),
     h("span", { class: "quiet small" }, found.total > rows.length ? `${number(rows.length)} of ${number(found.total)}` : plural(found.total, "finding"))),
-    rows.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Level", "Check", "Finding", "Where", "Remedy"].map((name) => h("th", {}, name)))), h("tbody", {}, rows)))
+    rows.length ? [h("p", { class: "quiet small" }, "Episodes and rows are numbered from 0. A proof follows from the values alone, a strong finding is rarely wrong, and a hint is worth a look. A remedy that begins with -t is a step of preprocessing, which makes a new dataset."),
+      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Level", "Check", "Finding", "Where", "Remedy"].map((name) => h("th", {}, name)))), h("tbody", {}, rows)))]
       : h("p", { class: "quiet" }, "No check found anything."));
 }
 
