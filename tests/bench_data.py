@@ -32,6 +32,8 @@ from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
 
 NAME = "halfcheetah-medium-v2"
+LENGTH = 5
+"""Steps of a short episode."""
 CHILD = """
 import importlib, pickle, sys
 folders, module, name, arguments = pickle.load(sys.stdin.buffer)
@@ -218,6 +220,23 @@ def converted(raw, root):
     """Convert the raw file of the dataset `NAME` below `root`; return the folder of the dataset."""
     settings = Settings.from_env({"RLDS_HOME": str(root), "RLDS_NO_PROGRESS": "1"})
     return download(f"d4rl/{NAME}", root=root, from_local=raw, hash_check=False, settings=settings)
+
+
+def short_columns(episodes):
+    """Return HalfCheetah's columns of episodes with `LENGTH` steps."""
+    steps = episodes * LENGTH
+    generator = np.random.default_rng(0)
+    states = generator.standard_normal((episodes, LENGTH + 1, 17), np.float32)
+    ends = np.arange(steps) % LENGTH == LENGTH - 1
+    terminals = ends & (np.arange(steps) % (2 * LENGTH) < LENGTH)
+    return {
+        "actions": generator.standard_normal((steps, 6), np.float32),
+        "observations": states[:, :-1].reshape(steps, 17),
+        "rewards": generator.standard_normal(steps, np.float32),
+        "terminals": terminals,
+        "timeouts": ends & ~terminals,
+        "next_observations": states[:, 1:].reshape(steps, 17),
+    }
 
 
 def torchrl_dataset(raw, root):

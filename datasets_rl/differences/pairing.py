@@ -56,7 +56,7 @@ def renamed_fields(before: StoredDataset, after: StoredDataset, pairs: Numbers) 
             continue
         evident = prints.evidence(name)
         counts = {
-            one: int(((prints.digests(name) == others.digests(one)).all(axis=1) & evident).sum())
+            one: int(((prints.digests(name) == others.digests(one)) & evident).sum())
             for one in new
             if one not in found.values()
         }
@@ -69,7 +69,7 @@ def _words(prints: Fingerprints, names: list[str]) -> NDArray[np.uint64]:
     """Return a word of the values of these fields in each episode, [E]."""
     total = prints.lengths.astype(np.uint64)
     for name in names:
-        for column in (prints.digests(name)[:, 0], prints.finals(name)[:, 0]):
+        for column in (prints.digests(name), prints.finals(name)):
             total = (total ^ column) * _MIX
             total ^= total >> np.uint64(29)
     return total

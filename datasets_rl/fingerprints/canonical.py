@@ -1,14 +1,14 @@
 """The canonical form of values, in which equal values have equal bits, however they are stored.
 
     row of a field      [0.5, -0.0, nan]   float16, float32 or float64
-    words               the bits of 0.5, 0.0 and the only NaN as float64, uint64 [3]
-    digest of the row   two sums of mixed words, uint64 [2]
+    words               the bits of 0.5, 0.0 and the only NaN as float32, two numbers a word: uint64 [2]
+    digest of the row   sum of the products of the words with random factors, uint64
 
 A row is a step's values in C order, without their shape. These rules decide which rows are equal:
 
-* A number is its value as float64: 1 as a boolean, an integer or a float is the same number. -0.0 is 0.0, and there is one
-  NaN. An integer that float64 does not have is equal to the same integer only.
+* A number is its value: 1 as a boolean, an integer or a float is the same number. -0.0 is 0.0, and there is one NaN.
 * A row of at least `PACKED` numbers that are all integers from 0 to 255 is these bytes, as an image is.
+* Any other row of numbers that float32 has is these float32. Otherwise it is float64, or int64 for integers that float64 does not have.
 * A text is its UTF-8.
 * An image that stays PNG or JPEG is the bytes of its file, because decoders of JPEG differ in the pixels.
 
@@ -25,67 +25,162 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.fingerprints.choice import row_loops
+from datasets_rl.fingerprints.hashing import FIRST, Words, dot
 
-RowDigests = NDArray[np.uint64]
-"""The digest of each row, uint64 [n, 2]."""
+RowDigests = Words
+"""The digest of each row, uint64 [n]."""
 
 PACKED = 64
 """The least number of elements of a row that are hashed as bytes if all of them are integers from 0 to 255."""
-_EXACT = 1 << 53
 _BYTE = 255
-_CALL, _NUMBER, _BYTE_TIME = 50_000, 30, 4
-"""Nanoseconds of a call of the loops in numpy, for a number, and for a byte."""
+_WORD = 8
+_BLOCK_BYTES = 1 << 19  # fits the cache of a core
 
 
-def digest_numbers(values: NDArray[Any]) -> tuple[RowDigests, NDArray[np.bool_]]:
-    """Return the digests of rows of numbers, and which rows are fine.
-
-    A row is fine if it is bytes, or has a value that is no multiple of 1/1024: two fine rows are hardly equal by chance.
+def digest_numbers(values: NDArray[Any]) -> RowDigests:
+    """Return the digests of rows of numbers, [n].
 
     Args:
         values: Numbers of any dtype but complex, [n, ...].
-
-    Returns:
-        The digests, [n, 2], and which rows are fine, bool [n].
     """
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
-    digests, fine = np.empty((len(rows), 2), np.uint64), np.ones(len(rows), np.bool_)
-    packed = _are_bytes(rows)
-    if packed.all():
-        return (digest_bytes(rows.astype(np.uint8, copy=False)), fine) if len(rows) else (digests, fine)
-    floats = rows if rows.dtype == np.float32 else rows.astype(np.float64, copy=False)
-    row_loops(_CALL + _NUMBER * rows.size).digest_rows(np.ascontiguousarray(floats), digests, fine)
-    _digest_wide_integers(rows, digests)
-    if packed.any():
-        digests[packed] = digest_bytes(rows[packed].astype(np.uint8))
-        fine[packed] = True
-    return digests, fine
+    digests = np.empty(len(rows), np.uint64)
+    block = max(1, _BLOCK_BYTES // (_WORD * max(1, rows.shape[1])))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(rows), block):
+            digests[start : start + block] = _digest_block(rows[start : start + block])
+    return digests
+
+
+def fine_rows(values: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which rows hardly equal others by chance, [m]: bytes, and rows with a number that is no multiple of 1/1024.
+
+    Args:
+        values: Numbers of any dtype but complex, [n, ...].
+        numbers: The numbers of the rows, [m].
+    """
+    rows = values.reshape(len(values), math.prod(values.shape[1:]))
+    if rows.dtype.kind != "f" or not rows.shape[1]:
+        return _are_bytes(rows[numbers])
+    fine = _are_fine(rows[numbers, 0])
+    others = np.flatnonzero(~fine)  # the first element decides for most rows
+    if len(others):
+        rest = rows[numbers[others]]
+        fine[others] = _are_fine(rest).any(axis=1) | _are_bytes(rest)
+    return fine
 
 
 def digest_bytes(rows: NDArray[np.uint8]) -> RowDigests:
-    """Return the digests of rows of the same number of bytes, [n, ...]."""
-    flat = np.ascontiguousarray(rows).reshape(-1)
-    size = flat.size // len(rows) if len(rows) else 0
-    return digest_spans(flat, np.arange(1, len(rows) + 1, dtype=np.int64) * size)
+    """Return the digests of rows of the same number of bytes, [n, ...] -> [n]."""
+    size = math.prod(rows.shape[1:])
+    digests = np.zeros(len(rows), np.uint64)
+    block = max(1, _BLOCK_BYTES // max(size, 1))
+    for start in range(0, len(rows) if size else 0, block):
+        part = rows[start : start + block]
+        words = _room(len(part), size)
+        words.view(np.uint8)[:, :size] = part.reshape(len(part), size)
+        digests[start : start + block] = _sized(dot(words), size)
+    return digests
 
 
 def digest_spans(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> RowDigests:
-    """Return the digest of each of n runs of bytes that follow each other, given the end of each, [n, 2].
+    """Return the digest of each of n runs of bytes that follow each other, given the end of each, [n].
 
-    The digest of no bytes is zeros, as an unknown image is.
+    The digest of no bytes is zero, as that of an unknown image.
     """
-    digests = np.zeros((len(ends), 2), np.uint64)
-    loops = row_loops(_CALL * (1 + len(ends) // 8) + _BYTE_TIME * data.size)
-    loops.digest_bytes(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), digests)
+    sizes, digests = np.diff(ends, prepend=0), np.zeros(len(ends), np.uint64)
+    for size in np.unique(sizes[sizes > 0]).tolist():
+        rows = np.flatnonzero(sizes == size)
+        digests[rows] = digest_bytes(np.stack([data[end - size : end] for end in ends[rows].tolist()]))
     return digests
 
 
 def digest_texts(texts: Sequence[str]) -> RowDigests:
-    """Return the digest of each text, [V, 2]. The digest of an empty text is zeros."""
+    """Return the digest of each text, [V]. The digest of an empty text is zero."""
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
     return digest_spans(np.frombuffer(b"".join(encoded), np.uint8), ends)
+
+
+def _room(count: int, size: int) -> Words:
+    """Return words for rows of some bytes, with zeros after the last byte."""
+    words = np.empty((count, -(-size // _WORD)), np.uint64)
+    if size % _WORD:
+        words[:, -1] = 0
+    return words
+
+
+def _sized(digests: Words, kind: int) -> Words:
+    """Return digests that differ for rows of other sizes, and for other kinds of words."""
+    digests += np.uint64(kind * int(FIRST) % (1 << 64))
+    return digests
+
+
+def _digest_block(rows: NDArray[Any]) -> RowDigests:
+    if rows.shape[1] < PACKED:
+        return _digest_floats(rows)
+    packed = _are_bytes(rows)
+    if packed.all():
+        return digest_bytes(rows.astype(np.uint8, copy=False))
+    digests = _digest_floats(rows)
+    if packed.any():
+        digests[packed] = digest_bytes(rows[packed].astype(np.uint8))
+    return digests
+
+
+def _digest_floats(rows: NDArray[Any]) -> RowDigests:
+    count, size = rows.shape
+    kind, item_bytes = rows.dtype.kind, rows.dtype.itemsize
+    if item_bytes > (4 if kind == "f" else 2):  # float32 has all others
+        return _digest_wide(rows, rows.astype(np.float64, copy=False))
+    if size == 1:
+        single = np.empty(rows.shape, np.float32)
+        _fill(single, rows)
+        words = single.view(np.uint32).astype(np.uint64)
+    else:
+        words = _room(count, 4 * size)
+        _fill(words.view(np.float32), rows)
+    return _sized(dot(words), size + (1 << 32))
+
+
+def _digest_wide(rows: NDArray[Any], numbers: NDArray[np.float64]) -> RowDigests:
+    """Return the digests of rows of numbers that float32 may not have, given them as float64, too."""
+    size = rows.shape[1]
+    wide = np.zeros(len(rows), np.bool_)
+    if rows.dtype.kind in "iu":
+        wide = ((numbers.astype(rows.dtype) != rows) | (numbers > np.iinfo(rows.dtype).max)).any(axis=1)
+    narrow = ~wide & _has_float32(numbers[:, :1]).all(axis=1)
+    if narrow.any():  # the first number decides for most rows
+        narrow[narrow] = _has_float32(numbers[narrow]).all(axis=1)
+    if narrow.all():
+        return _digest_floats(numbers.astype(np.float32))
+    words = _room(len(rows), _WORD * size)
+    _fill(words.view(np.float64), numbers)
+    words[wide] = rows[wide].astype(np.uint64)
+    digests = _sized(dot(words), size + (2 << 32))
+    if narrow.any():
+        digests[narrow] = _digest_floats(numbers[narrow].astype(np.float32))
+    return digests
+
+
+def _has_float32(numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (numbers.astype(np.float32) == numbers) | np.isnan(numbers)
+    return found
+
+
+def _fill(room: NDArray[np.floating[Any]], rows: NDArray[Any]) -> None:
+    """Copy numbers, with one zero and one NaN."""
+    room[:, : rows.shape[1]] = rows
+    room += room.dtype.type(0)  # -0.0 + 0.0 is 0.0
+    if room.size and np.isnan(room.max()):
+        room[np.isnan(room)] = np.nan
+
+
+def _are_fine(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = numbers * numbers.dtype.type(1024)
+    fine: NDArray[np.bool_] = scaled != np.floor(scaled)
+    return fine
 
 
 def _are_bytes(rows: NDArray[Any]) -> NDArray[np.bool_]:
@@ -96,16 +191,5 @@ def _are_bytes(rows: NDArray[Any]) -> NDArray[np.bool_]:
         return np.ones(count, np.bool_)
     fits = np.asarray((rows[:, 0] >= 0) & (rows[:, 0] <= _BYTE))
     if fits.any():  # the first element decides for most rows of other numbers
-        with np.errstate(invalid="ignore"):
-            fits &= ((rows >= 0) & (rows <= _BYTE) & (rows == np.floor(rows))).all(axis=1)
+        fits &= ((rows >= 0) & (rows <= _BYTE) & (rows == np.floor(rows))).all(axis=1)
     return fits
-
-
-def _digest_wide_integers(rows: NDArray[Any], digests: RowDigests) -> None:
-    """Replace the digests of rows with an integer that float64 does not have by the digests of their 64-bit integers."""
-    if rows.dtype.kind not in "iu" or rows.dtype.itemsize < np.dtype(np.int64).itemsize:
-        return
-    wide = ((rows > _EXACT) | (rows < -_EXACT)).any(axis=1)
-    for row in np.flatnonzero(wide).tolist():
-        if any(int(float(value)) != value for value in rows[row].tolist()):
-            digests[row] = digest_bytes(np.ascontiguousarray(rows[row : row + 1], "<i8").view(np.uint8))

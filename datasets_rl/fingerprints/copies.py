@@ -88,14 +88,14 @@ def _words(prints: Fingerprints, fields: list[NDArray[np.bool_]]) -> Words:
     """Return a word of the digest of each field in each episode, [E, F], 0 where the field is no evidence."""
     words = np.zeros((len(prints), len(prints.names)), np.uint64)
     for number, (name, used) in enumerate(zip(prints.names, fields, strict=True)):
-        words[:, number] = np.where(used, prints.digests(name)[:, 0], 0)
+        words[:, number] = np.where(used, prints.digests(name), 0)
     return words
 
 
 def _is_shared(digests: Words, informative: NDArray[np.bool_], whole: Words) -> NDArray[np.bool_]:
     """Return which episodes have the digest of another episode whose other values differ, [E]."""
-    order = np.lexsort((whole, digests[:, 0], informative))
-    first, same = digests[order, 0], np.zeros(len(order), np.bool_)
+    order = np.lexsort((whole, digests, informative))
+    first, same = digests[order], np.zeros(len(order), np.bool_)
     new = np.ones(len(order), np.bool_)
     new[1:] = (first[1:] != first[:-1]) | (informative[order][1:] != informative[order][:-1])
     group = np.cumsum(new) - 1
@@ -130,5 +130,5 @@ def _equal(of: Fingerprints, among: Fingerprints, episodes: NDArray[np.int64]) -
     for number, name in enumerate(of.names):
         digests = of.digests(name)[rows]
         for other in among.names:
-            equal[rows, number] |= (among.digests(other)[others] == digests).all(axis=1)
+            equal[rows, number] |= among.digests(other)[others] == digests
     return equal

@@ -11,7 +11,6 @@ follow a script is equal to others that were not copied, so `bits` says how much
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,19 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.fingerprints.canonical import RowDigests
-from datasets_rl.fingerprints.choice import row_loops
-from datasets_rl.fingerprints.constants import STATE
+from datasets_rl.fingerprints.hashing import GOLDEN, Words, mixed
+from datasets_rl.fingerprints.information import EVIDENCE_BITS, Information
+from datasets_rl.fingerprints.runs import Runs
 from datasets_rl.fingerprints.sketch import SKETCH, SKETCH_SIZE, Sketcher
 
-_RUN, _ROW = 100_000, 250
-"""Nanoseconds in numpy of a run of rows, and of a row."""
 FINGERPRINTS_FILE = "fingerprints.npy"
 SKETCHES_FILE = "sketches.npy"
-FIELD = np.dtype([("digest", "<u8", (2,)), ("final", "<u8", (2,)), ("bits", "<u4"), ("rows", "<u4")])
-"""The record of a field of an episode: the digest of the values in all steps, the digest of the value after the last action (zeros for
-a field that is not shared), the bits of information, and about how many steps have different values, up to some thousands."""
-EVIDENCE_BITS = 96
-"""From how many bits on equal values are evidence of a copy: six different values that are not round, or more round ones."""
+FIELD = np.dtype([("digest", "<u8"), ("final", "<u8"), ("bits", "<u4")])
+"""The record of a field of an episode: the digest of the values in all steps, the digest of the value after the last action (zero for
+a field that is not shared), and the bits of information."""
 
 
 def fingerprint_dtype(names: Sequence[str]) -> np.dtype[np.void]:
@@ -68,18 +64,18 @@ class Fingerprints:
         return self.records.dtype.names or ()
 
     def digests(self, name: str) -> NDArray[np.uint64]:
-        """Return the digest of a field's values in each episode, [E, 2]."""
+        """Return the digest of a field's values in each episode, [E]."""
         return np.asarray(self.records[name]["digest"])
 
     def finals(self, name: str) -> NDArray[np.uint64]:
-        """Return the digest of a field's value after the last action of each episode, [E, 2].
+        """Return the digest of a field's value after the last action of each episode, [E].
 
-        The values are zeros where `final_known` is False, and the digests are zeros for a field that is not shared.
+        The values are zeros where `final_known` is False, and the digests are zero for a field that is not shared.
         """
         return np.asarray(self.records[name]["final"])
 
     def bits(self, name: str) -> NDArray[np.uint32]:
-        """Return how many bits of information a field has in each episode, [E], roughly and rather too few."""
+        """Return how many bits of information a field has in each episode, [E], up to `EVIDENCE_BITS`, roughly and rather too few."""
         return np.asarray(self.records[name]["bits"])
 
     def evidence(self, name: str) -> NDArray[np.bool_]:
@@ -105,9 +101,7 @@ class FieldRows:
     """Consecutive rows of a field."""
 
     digests: RowDigests
-    """Digest of each row, [n, 2]."""
-    fine: NDArray[np.bool_]
-    """Rows that hardly equal others by chance, [n]."""
+    """Digest of each row, [n]."""
     numbers: NDArray[Any] | None = None
     """The values, [n, ...], of a field of numbers in rows.npy, otherwise None."""
 
@@ -122,9 +116,10 @@ class Fingerprinter:
 
     def __init__(self, sizes: Mapping[str, int], windows: int = SKETCH_SIZE) -> None:
         self.dtype = fingerprint_dtype([*sizes])
-        self._sizes = sizes
-        self._states = {name: np.zeros(STATE, np.uint64) for name in sizes}
-        self._last = {name: np.zeros(2) for name in sizes}
+        self._steps = 0
+        self._sums = np.zeros(len(sizes), np.uint64)
+        self._tail = np.empty((len(sizes), 0), np.uint64)
+        self._information = Information(len(sizes))
         self._sketcher = Sketcher(sizes, windows)
 
     def add(
@@ -135,36 +130,51 @@ class Fingerprinter:
         stops: NDArray[np.int64],
         ended: NDArray[np.bool_],
     ) -> tuple[NDArray[np.void], NDArray[np.void]]:
-        """Add rows, and return the records and the sketches of the m episodes that end, [m] and [m, K].
+        """Add at most 65,536 rows, and return the records and the sketches of the m episodes that end, [m] and [m, K].
 
         Args:
             rows: The rows of every field, [n, ...].
-            finals: Digest of the values after the last action of the episodes that end, [m, 2], for the fields that have such values.
+            finals: Digest of the values after the last action of the episodes that end, [m], for the fields that have such values.
             starts: The first row of each run of rows of an episode. The first run continues the episode that is open, if any.
             stops: The row after the last row of each run.
             ended: Which runs end their episode.
         """
-        records = np.zeros(int(ended.sum()), self.dtype)
-        digests, counts = np.zeros((len(starts), 2), np.uint64), np.zeros((len(starts), 2), np.uint32)
-        for name, field in rows.items():
-            scalars = np.empty(0)
-            if field.numbers is not None and math.prod(field.numbers.shape[1:]) == 1:
-                scalars = field.numbers.reshape(-1).astype(np.float64)
-            state, last = self._states[name], self._last[name]
-            loops = row_loops(_RUN * len(starts) + _ROW * len(field.digests))
-            loops.fold_rows(field.digests, field.fine, scalars, starts, stops, ended, state, last, digests, counts)
+        names = self.dtype.names or ()
+        runs = Runs.after(self._steps, starts, stops, ended)
+        digests = np.empty((len(names), int(runs.stops[-1])), np.uint64)
+        digests[:, : runs.context] = self._tail
+        for number, name in enumerate(names):
+            digests[number, runs.context :] = rows[name].digests
+        folded = self._fold(digests, runs)
+        bits = self._information.add(digests, [rows[name].numbers for name in names], runs)
+        numbers = {name: field.numbers for name, field in rows.items() if field.numbers is not None}
+        sketches = self._sketcher.add(digests, numbers, runs)
+        self._steps, self._tail = runs.open, runs.tail(digests)
+        records = np.zeros(np.count_nonzero(ended), self.dtype)
+        for number, name in enumerate(names):
             record = records[name]
-            record["digest"], record["bits"], record["rows"] = digests[ended], *counts[ended].T
+            record["digest"], record["bits"] = folded[number, : len(record)], bits[number, : len(record)]
             if name in finals:
                 record["final"] = finals[name]
-        numbers = {name: field.numbers for name, field in rows.items() if field.numbers is not None}
-        digests_of = {name: field.digests for name, field in rows.items()}
-        return records, self._sketcher.add(digests_of, numbers, starts, stops, ended)
+        return records, sketches
+
+    def _fold(self, digests: Words, runs: Runs) -> Words:
+        """Return the digest of each field in each run, [F, m]: the sum of the products of the rows' digests with keys of their steps."""
+        zeros = runs.starts.copy()  # the row of step 0
+        zeros[0] -= runs.before
+        steps = np.arange(1, digests.shape[1] + 1) - zeros[runs.numbers]
+        factors = mixed(steps.astype(np.uint64) * GOLDEN) | np.uint64(1)
+        factors[: runs.context] = 0
+        sums: Words = np.add.reduceat(digests * factors, runs.begins, axis=1)
+        sums[:, 0] += self._sums
+        self._sums = sums[:, -1] * np.uint64(runs.open > 0)
+        return mixed(sums + runs.lengths.astype(np.uint64))
 
     def forget(self) -> None:
         """Forget the open episode: the next row begins an episode, or rows of which the fingerprint is computed later."""
-        for state in self._states.values():
-            state[:] = 0
+        self._steps = 0
+        self._sums[:], self._tail = 0, self._tail[:, :0]
+        self._information.forget()
         self._sketcher.forget()
 
 

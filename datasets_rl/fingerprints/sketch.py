@@ -1,140 +1,142 @@
 """Sketches of episodes, by which near copies are found.
 
-    element of a field    . . o         window of 17 steps around an extreme value: its shape, and that of the next elements
-                        .       . .     hash of the quantized shape, and its step: 64 of these with the smallest hashes
+    codes of the steps    7 7 7 2 9 4 4 1 8 3 ...     a number of 8 bits and the exponent of each of two elements of a field
+    window                    ^       ^   x           the codes at x and before x: a hash, and the step
+    sketch                                            the `SKETCH_SIZE` windows with the smallest hashes
 
-The shape of a window is the same after an affine change of each element, and mostly after rounding to float16. It does not depend on the
-rest of the episode, so that parts of episodes and joined episodes have the same windows. Windows of integers and texts are 16 steps with
-exactly these values. Images have no windows.
+The code of a step is the same after rounding to float16, and mostly after other small changes. Whether a window ends at a step depends
+on the code of this step alone, so that parts of episodes and joined episodes have the same windows. Windows of integers and texts are 16
+steps with exactly these values. Images have no windows.
 
 A common window is no evidence. It only says which two episodes are compared, and at which steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.fingerprints.canonical import RowDigests
-from datasets_rl.fingerprints.choice import window_loops
-from datasets_rl.fingerprints.constants import ELEMENTS, GROUP
+from datasets_rl.fingerprints.hashing import GOLDEN, Words, chained, mixed
+from datasets_rl.fingerprints.runs import CONTEXT, Runs
 
-_RUN, _PLACE = 100_000, 2_000
-"""Nanoseconds in numpy of a run of rows, of each field, and of a place where a window may be."""
 SKETCH = np.dtype([("hash", "<u4"), ("step", "<u4")])
-"""A window of an episode: the hash of its shape, and the step in its middle."""
+"""A window of an episode: the hash of its codes, and its last step."""
 SKETCH_SIZE = 64
 """Number of windows of a sketch: those with the smallest hashes, in ascending order. A sketch of fewer windows ends with zeros."""
-_HASH, _STEP = np.uint64(32), np.uint64(0xFFFFFFFF)
-_BLOCK = 4096
-_WINDOW = 16
-"""Steps of a window but its middle."""
+_EXACT, _ROUNDED = tuple(range(CONTEXT)), (0, 4, 8, 12)
+"""The steps of a window of other fields and of floats, before its last step."""
+_SAMPLED, _SAMPLED_FLOATS = 4, 12
+"""One of how many different codes ends a window."""
+_HALF_ULP, _LOW = np.uint32(1 << 12), np.uint32(16)
+"""Half of the last digit of float16 in float32, and the bits of float32 that a code leaves out."""
+_SPREAD = np.uint32(0x9E3779B1)
+_HASH, _RUN, _STEP = np.uint64(16), np.uint64(48), np.uint64(32)
+Codes = NDArray[np.uint32]
 
 
 class Sketcher:
     """Computes the sketches of episodes from their rows, in order.
 
     Args:
-        sizes: Number of elements of a step of each field of floats that has shapes, and 0 for any other field, by name.
+        sizes: Number of elements of a step of each field of floats, 0 for a field of other values, and -1 for images, by name.
         capacity: The greatest number of windows of an episode.
     """
 
     def __init__(self, sizes: Mapping[str, int], capacity: int = SKETCH_SIZE) -> None:
-        self._floats = {name: min(size, ELEMENTS) for name, size in sizes.items() if size > 0}
-        self._others = [name for name, size in sizes.items() if size == 0]
-        counts = [*self._floats.values()]
-        offsets = np.cumsum([0, *counts])
-        spans = [
-            (offset + first, min(GROUP, count - first))
-            for offset, count in zip(offsets.tolist(), counts, strict=False)
-            for first in range(0, count, GROUP)
-        ]
-        self._anchors = np.array([first for first, _ in spans], np.int64)
-        self._firsts = np.tile(self._anchors, 2)
-        self._groups = np.tile(np.array([count for _, count in spans], np.int64), 2)
-        self._tail = np.empty((int(offsets[-1]), 0))
-        self._grams = np.zeros((len(self._others), 2), np.uint64)
-        self._kept = np.zeros(capacity, np.uint64)
-        self._state = np.zeros(2, np.int64)
+        self._floats = [name for name, size in sizes.items() if size > 0]
+        self._others = [number for number, size in enumerate(sizes.values()) if size == 0]
+        self._capacity = capacity
+        self._tail = np.empty((len(self._floats) + len(self._others), 0), np.uint32)
+        self._kept = np.empty(0, np.uint64)
 
-    def add(
-        self,
-        digests: Mapping[str, RowDigests],
-        numbers: Mapping[str, NDArray[Any]],
-        starts: NDArray[np.int64],
-        stops: NDArray[np.int64],
-        ended: NDArray[np.bool_],
-    ) -> NDArray[np.void]:
-        """Add rows, and return the sketches of the m episodes that end, [m, K].
+    def add(self, digests: Words, numbers: Mapping[str, NDArray[Any]], runs: Runs) -> NDArray[np.void]:
+        """Add rows, and return the sketches of the episodes that end, [E, K].
 
         Args:
-            digests: Digests of the rows of each field, [n, 2].
+            digests: Digests of the rows of each field, with the context, [F, c + n].
             numbers: Values of each field of floats, [n, ...].
-            starts: As in `Fingerprinter.add`.
-            stops: As in `Fingerprinter.add`.
-            ended: As in `Fingerprinter.add`.
+            runs: The runs of rows, of at most 65,536 rows.
         """
-        count, tail = int(stops[-1]), self._tail.shape[1]
-        values = np.empty((len(self._tail), tail + count))
-        values[:, :tail] = self._tail
-        first = 0
-        for name, size in self._floats.items():
-            values[first : first + size, tail:] = numbers[name].reshape(count, -1)[:, :size].T
-            first += size
-        with np.errstate(over="ignore", invalid="ignore"):  # values of float64 may be infinite as float32
-            chosen = values[self._anchors].astype(np.float32)  # rounded copies of float64 have the same extremes
-            anchors = np.concatenate([chosen, np.diff(chosen, axis=1, prepend=np.float32(np.nan))])
-        others = np.zeros((len(self._others), count, 2), np.uint64)
-        for number, name in enumerate(self._others):
-            others[number] = digests[name]
-        kept = np.zeros((int(ended.sum()), len(self._kept)), np.uint64)
-        places = _extremes(anchors)
-        loops = window_loops(_RUN * (1 + len(others)) * len(starts) + _PLACE * len(places))
-        loops.sketch_rows(
-            values,
-            anchors,
-            self._firsts,
-            self._groups,
-            places,
-            tail,
-            others,
-            self._grams,
-            starts,
-            stops,
-            ended,
-            self._state,
-            self._kept,
-            kept,
-        )
-        self._tail = values[:, max(0, tail + count - min(int(self._state[1]), _WINDOW + 1)) :].copy()
-        sketches = np.zeros(kept.shape, SKETCH)
-        sketches["hash"], sketches["step"] = kept >> _HASH, kept & _STEP
-        return sketches
+        context, floats = runs.context, len(self._floats)
+        codes = np.empty((len(self._tail), digests.shape[1]), np.uint32)
+        codes[:, :context] = self._tail
+        if floats:
+            codes[:floats, context:] = _float_codes([numbers[name] for name in self._floats])
+        codes[floats:, context:] = digests[self._others, context:] >> np.uint64(32)
+        self._tail = runs.tail(codes)
+        windows = [
+            _windows(codes[:floats], runs, _ROUNDED, _SAMPLED_FLOATS),
+            _windows(codes[floats:], runs, _EXACT, _SAMPLED),
+        ]
+        return self._smallest(np.sort(np.concatenate(windows)), runs)
+
+    def _smallest(self, windows: Words, runs: Runs) -> NDArray[np.void]:
+        """Return the sketches of the episodes that end, given run, hash and step of windows, and keep those of the open episode."""
+        new = np.ones(len(windows), np.bool_)
+        new[1:] = windows[1:] >> _HASH != windows[:-1] >> _HASH
+        windows = windows[new]
+        numbers = (windows >> _RUN).astype(np.int64)
+        edges = np.searchsorted(numbers, np.arange(len(runs.starts) + 1))
+        entries = (windows >> _HASH << _STEP) | (windows & np.uint64(0xFFFF))
+        entries[: edges[1]] += np.uint64(runs.before)
+        ranks = np.arange(len(entries)) - edges[numbers]
+        few = ranks < self._capacity
+        records = np.zeros((len(runs.starts), self._capacity), SKETCH)
+        words = records.view("<u8")
+        words[numbers[few], ranks[few]] = _swapped(entries[few])
+        if len(self._kept):
+            both = np.sort(np.concatenate([self._kept, entries[: edges[1]]]))
+            both = both[np.unique(both >> _STEP, return_index=True)[1]][: self._capacity]
+            words[0, : len(both)] = _swapped(both)
+        self._kept = _swapped(words[-1][words[-1] > 0]) if runs.open else self._kept[:0]
+        return records[: np.count_nonzero(runs.ended)]
 
     def forget(self) -> None:
         """Forget the open episode."""
-        self._tail = self._tail[:, :0]
-        for array in (self._grams, self._kept, self._state):
-            array[...] = 0
+        self._tail, self._kept = self._tail[:, :0], self._kept[:0]
 
 
-def _extremes(anchors: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return step and anchor of each value of [A, n] that none of the 8 before and after it exceeds, or all of them do, [P, 2]."""
-    found = [np.empty((0, 2), np.int64)]
-    for start in range(0, anchors.shape[1] - _WINDOW, _BLOCK):  # a block fits the cache
-        block = anchors[:, start : start + _BLOCK + _WINDOW]
-        highs = lows = block
-        for distance in (1, 2, 4, 8):  # the greatest of 2, 4, 8 and 16 values from each on
-            highs = np.maximum(highs[:, :-distance], highs[:, distance:])
-            lows = np.minimum(lows[:, :-distance], lows[:, distance:])
-        half = _WINDOW // 2
-        middle = block[:, half : block.shape[1] - half]
-        extreme = middle >= np.maximum(highs[:, :-1], highs[:, 1:])
-        extreme |= middle <= np.minimum(lows[:, :-1], lows[:, 1:])
-        extreme &= middle != block[:, half - 1 : block.shape[1] - half - 1]  # a rest has no only extreme value
-        steps, numbers = np.nonzero(np.ascontiguousarray(extreme.T))
-        found.append(np.stack([steps + (start + half), numbers], axis=1))
-    return np.concatenate(found)
+def _swapped(words: Words) -> Words:
+    """Return words with their halves in other places: a record has the hash first, and the order is that of the hashes."""
+    swapped: Words = (words << _STEP) | (words >> _STEP)
+    return swapped
+
+
+def _float_codes(fields: Sequence[NDArray[Any]]) -> Codes:
+    """Return the first bits of the first and the middle element of each row of each field, [F, n]."""
+    count = len(fields[0])
+    numbers = np.empty((2, len(fields), count), np.float32)
+    for field, values in enumerate(fields):
+        rows = values.reshape(count, math.prod(values.shape[1:]))
+        numbers[0, field], numbers[1, field] = rows[:, 0], rows[:, rows.shape[1] // 2]
+    numbers += np.float32(0)  # -0.0 + 0.0 is 0.0
+    bits = numbers.view(np.uint32)
+    bits += _HALF_ULP
+    bits >>= _LOW
+    codes: Codes = bits[0] | (bits[1] << _LOW)
+    return codes
+
+
+def _windows(codes: Codes, runs: Runs, distances: tuple[int, ...], sampled: int) -> Words:
+    """Return the windows of fields: the number of the run, 16 bits, the hash, 32 bits, and the step in the run, 16 bits."""
+    ends = codes * _SPREAD < np.uint32(2**32 // sampled)
+    ends[:, 1:] &= codes[:, 1:] != codes[:, :-1]
+    ends[:, : runs.context] = False
+    places = np.flatnonzero(ends)
+    offsets = np.arange(len(codes)) * codes.shape[1]
+    rows = places - np.repeat(offsets, np.diff(np.searchsorted(places, offsets), append=len(places)))
+    numbers = runs.numbers[rows]
+    inside = rows - (CONTEXT - 1) >= runs.begins[numbers]
+    places, rows, numbers = places[inside], rows[inside], numbers[inside]
+    flat, hashes = codes.reshape(-1), np.full(len(places), GOLDEN)
+    for distance in distances if len(places) else ():
+        hashes = chained(hashes, flat[places - distance].astype(np.uint64))
+    hashes = np.maximum(mixed(hashes) >> _STEP, np.uint64(1))
+    windows: Words = (
+        numbers.astype(np.uint64) << _RUN | hashes << _HASH | (rows - runs.starts[numbers]).astype(np.uint64)
+    )
+    return windows

@@ -114,8 +114,8 @@ class FingerprintWriter:
     def _rows(self, field: Field, buffer: Any, count: int) -> FieldRows:
         if field.text:
             return self._texts.rows(field.key, buffer[:count])
-        digests, fine = self._writers[field.key].digests(buffer, count)
-        return FieldRows(digests, fine, buffer[:count] if _has_numbers(field) else None)
+        digests = self._writers[field.key].digests(buffer, count)
+        return FieldRows(digests, buffer[:count] if _has_numbers(field) else None)
 
 
 class _Origin:
@@ -156,7 +156,7 @@ class _Origin:
         if name not in (records.dtype.names or ()):
             return False
         source = records[name][episode]
-        for part in ("digest", "bits", "rows"):
+        for part in ("digest", "bits"):
             record[part] = source[part]
         if self._final is not None:
             if self._final != (folder / f"final.{name}.npy", episode):
@@ -221,11 +221,11 @@ class _TextDigests:
         self._digests: dict[Key, RowDigests] = {}
 
     def rows(self, key: Key, codes: NDArray[Any]) -> FieldRows:
-        known = self._digests.get(key, np.empty((0, 2), np.uint64))
+        known = self._digests.get(key, np.empty(0, np.uint64))
         if codes.size and codes.max() >= len(known):
             known = np.concatenate([known, digest_texts(self._vocabulary(key)[len(known) :])])
             self._digests[key] = known
-        return FieldRows(known[codes], np.ones(len(codes), np.bool_))
+        return FieldRows(known[codes])
 
 
 def computed_fingerprints(
@@ -318,20 +318,20 @@ def _runs(
 def _stored_rows(stored: StoredDataset, field: Field, start: int, stop: int, texts: _TextDigests) -> FieldRows:
     items = stored.items(field.key)
     if not isinstance(items, np.ndarray):
-        return FieldRows(items.digests(start, stop), np.ones(stop - start, np.bool_))
+        return FieldRows(items.digests(start, stop))
     if field.text:
         return texts.rows(field.key, items[start:stop])
     values = items[start:stop]
-    return FieldRows(*digest_numbers(values), values if _has_numbers(field) else None)
+    return FieldRows(digest_numbers(values), values if _has_numbers(field) else None)
 
 
 def _final_digests(stored: StoredDataset, field: Field, episodes: NDArray[np.int64], texts: _TextDigests) -> RowDigests:
     if not len(episodes):
-        return np.empty((0, 2), np.uint64)
+        return np.empty(0, np.uint64)
     start, stop = int(episodes[0]), int(episodes[-1]) + 1
     items = stored.final_states(field.key)
     if not isinstance(items, np.ndarray):
         return items.digests(start, stop)
     if field.text:
         return texts.rows(field.key, items[start:stop]).digests
-    return digest_numbers(items[start:stop])[0]
+    return digest_numbers(items[start:stop])

@@ -35,6 +35,7 @@ _FEWEST_WINDOWS = 3
 _SMALL = 24
 """Windows of an episode up to which a single one is enough for a comparison of values."""
 _COMPARED = 64
+_SHIFTS = 4
 _KEPT = 512
 
 
@@ -211,8 +212,9 @@ class Search:
             for number, sketch in enumerate(prints.sketches):
                 episode = first + number
                 mine = None
+                found: set[tuple[int, int]] = set()
                 for other, twin, shift in candidates(sketch, self._index, self._own):
-                    if self._fingerprints(other) is None:
+                    if (other, twin) in found or self._fingerprints(other) is None:
                         continue
                     mine = mine or _values(self._stored, episode)
                     theirs = self._values_of(other, twin)
@@ -220,6 +222,7 @@ class Search:
                         continue
                     copy = near_copy(mine, theirs, shift)
                     if copy is not None:
+                        found.add((other, twin))
                         yield episode, other, twin, copy
 
     def _values_of(self, other: int, episode: int) -> dict[str, NDArray[np.float64]]:
@@ -261,7 +264,7 @@ class HeldCopies:
         for number, name in enumerate(prints.names):
             digests = prints.digests(name)[mine]
             for other_name in theirs.names:
-                equal[:, number] |= (theirs.digests(other_name)[others] == digests).all(axis=1)
+                equal[:, number] |= theirs.digests(other_name)[others] == digests
         telling = np.stack([prints.evidence(name)[mine] for name in prints.names], axis=1)
         return cls(prints.names, mine, others, equal, telling)
 
@@ -291,7 +294,7 @@ def exact_copies(
     """
     pairs = [np.empty((0, 3), np.int64)]
     for number, name in enumerate(prints.names):
-        words = np.where(known[:, number], prints.digests(name)[:, 0], 0)
+        words = np.where(known[:, number], prints.digests(name), 0)
         episodes, owners = index.owners_of(words)
         pairs.append(np.column_stack([owners, episodes])[:, [0, 2, 1]])
     found = np.unique(np.concatenate(pairs), axis=0)  # dataset, episode, episode there
@@ -314,6 +317,8 @@ def exact_copies(
 def candidates(sketch: NDArray[np.void], index: Index, without: Collection[int] = ()) -> list[tuple[int, int, int]]:
     """Return which episodes may be near copies of one, by several rare windows at one shift: dataset, episode and shift of each.
 
+    An episode that repeats itself has several shifts.
+
     Args:
         sketch: The windows of the episode.
         index: The index of the datasets.
@@ -332,8 +337,11 @@ def candidates(sketch: NDArray[np.void], index: Index, without: Collection[int] 
     best = np.argsort(-counts, kind="stable")
     fewest = _FEWEST_HITS if len(sketch) > _SMALL else 1
     best = best[counts[best] >= fewest]
-    _, firsts = np.unique(groups[best][:, :2], axis=0, return_index=True)
-    chosen = best[np.sort(firsts)][:_COMPARED]
+    _, owners = np.unique(groups[best][:, :2], axis=0, return_inverse=True)
+    together = np.argsort(owners, kind="stable")
+    ranks = np.empty(len(best), np.int64)
+    ranks[together] = np.arange(len(best)) - np.searchsorted(owners[together], owners[together])
+    chosen = best[ranks < _SHIFTS][:_COMPARED]
     return [(int(dataset), int(episode), int(shift)) for dataset, episode, shift in groups[chosen]]
 
 

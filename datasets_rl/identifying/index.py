@@ -133,7 +133,7 @@ def make_index(datasets: Sequence[KnownDataset]) -> Index:
         known = evidence(prints)
         for field, name in enumerate(prints.names):
             episodes = np.flatnonzero(known[:, field])
-            words.append(prints.digests(name)[episodes, 0])
+            words.append(prints.digests(name)[episodes])
             owners.append((first + episodes).astype(np.uint32))
         episodes, places = np.nonzero(prints.sketches["hash"])
         sketch = prints.sketches[episodes, places]

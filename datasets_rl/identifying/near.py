@@ -19,6 +19,8 @@ Values = Mapping[str, NDArray[np.float64]]
 FEWEST = 12
 """Steps that two near copies have in common, at least."""
 _ROUNDED = 2.0**-10
+_HALF_ULP, _SMALLEST = 1.001 * 2.0**-11, 2.0**-24
+"""What a rounding to float16 changes at most, of the number, and of numbers near zero."""
 _ROWS = 0.98
 _MOVES = 16
 _COVERED = 0.85
@@ -134,5 +136,7 @@ def _fit(mine: NDArray[np.float64], theirs: NDArray[np.float64]) -> tuple[NDArra
         same = np.isfinite(factor) & (fits.mean(axis=0) >= _ROWS)
         # An element that rests is equal in most steps of any two episodes.
         same &= (fits & moving).sum(axis=0) >= _ROWS * moving.sum(axis=0)
-        plain = (np.abs(mine - theirs) <= tolerance).mean(axis=0) >= _ROWS
+        # Not of the greatest value: motions without noise from other states come close to each other.
+        rounding = _HALF_ULP * np.maximum(np.abs(mine), np.abs(theirs)) + _SMALLEST
+        plain = (np.abs(mine - theirs) <= rounding).mean(axis=0) >= _ROWS
     return same, same & ~plain

@@ -8,29 +8,10 @@ import shutil
 import d4rl_files
 import numpy as np
 import pytest
-from bench_data import converted, read_alone, with_h5py
+from bench_data import converted, read_alone, short_columns, with_h5py
 
 from datasets_rl.downloading.run import download
 from datasets_rl.settings import Settings
-
-LENGTH = 5
-
-
-def short_columns(episodes):
-    """Return HalfCheetah's columns of episodes with `LENGTH` steps."""
-    steps = episodes * LENGTH
-    generator = np.random.default_rng(0)
-    states = generator.standard_normal((episodes, LENGTH + 1, 17), np.float32)
-    ends = np.arange(steps) % LENGTH == LENGTH - 1
-    terminals = ends & (np.arange(steps) % (2 * LENGTH) < LENGTH)
-    return {
-        "actions": generator.standard_normal((steps, 6), np.float32),
-        "observations": states[:, :-1].reshape(steps, 17),
-        "rewards": generator.standard_normal(steps, np.float32),
-        "terminals": terminals,
-        "timeouts": ends & ~terminals,
-        "next_observations": states[:, 1:].reshape(steps, 17),
-    }
 
 
 def conversion(path, root):

@@ -8,6 +8,7 @@ The table says what share of the copies is found. `--write` puts it into docs/id
 from __future__ import annotations
 
 import argparse
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -327,14 +328,19 @@ def share_found(
 
 def strangers(kind: str, count: int, folder: Path) -> tuple[int, int, int]:
     """Look up episodes of a kind among as many of other seeds. Return how many are found, are equal, and are searched."""
-    make = KINDS[kind]
-    half = count // 2
-    stored = store(folder / f"{kind}-known", map(make, range(half)))
-    others = store(folder / f"{kind}-strangers", map(make, range(10**6, 10**6 + half)))
-    identity = search(others, stored)
-    known = {tuple(map(bytes, make(seed).values())) for seed in range(half)}
-    equal = sum(tuple(map(bytes, make(seed).values())) in known for seed in range(10**6, 10**6 + half))
-    return identity.episodes - identity.unknown - identity.uninformative, equal, count
+    make, half = KINDS[kind], count // 2
+    known: set[bytes] = set()
+    others: set[bytes] = set()
+
+    def counted(seeds: range, values: set[bytes]) -> Iterator[Rows]:
+        for rows in map(make, seeds):
+            values.add(hashlib.sha256(b"".join(map(bytes, rows.values()))).digest())
+            yield rows
+
+    stored = store(folder / f"{kind}-known", counted(range(half), known))
+    strange = store(folder / f"{kind}-strangers", counted(range(10**6, 10**6 + half), others))
+    identity = search(strange, stored)
+    return identity.episodes - identity.unknown - identity.uninformative, len(known & others), count
 
 
 def main() -> None:

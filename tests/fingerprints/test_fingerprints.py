@@ -131,7 +131,7 @@ def prints_of(*episodes):
     records = []
     for rows in episodes:
         count = len(next(iter(rows.values())))
-        digests = {name: FieldRows(*digest_numbers(values), values) for name, values in rows.items()}
+        digests = {name: FieldRows(digest_numbers(values), values) for name, values in rows.items()}
         records.append(printer.add(digests, {}, np.array([0]), np.array([count]), np.array([True]))[0])
     return np.concatenate(records)
 
@@ -147,11 +147,13 @@ TIMES = np.arange(200)[:, None]
         (TIMES, 0, 50),
         (TIMES % 2, 0, 60),
         (np.where(TIMES < 100, 0.3, 0.7), 0, 60),
-        (np.random.default_rng(0).standard_normal((200, 3)), 1000, 4000),
-        (np.random.default_rng(0).integers(0, 2, (200, 1)), 60, 250),
-        (np.random.default_rng(0).standard_normal((10, 3)), 96, 200),
+        (np.random.default_rng(0).standard_normal((200, 3)), 96, 96),
+        (np.random.default_rng(0).integers(0, 2, (200, 1)), 60, 96),
+        (np.random.default_rng(0).standard_normal((10, 3)), 96, 96),
+        (np.random.default_rng(0).standard_normal((5, 3)), 0, 80),
+        (np.concatenate([np.ones((300, 3)), np.random.default_rng(0).standard_normal((9, 3))]), 96, 96),
     ],
-    ids=["constant", "time", "step", "alternating", "two values", "noise", "coins", "ten steps of noise"],
+    ids=["constant", "time", "step", "alternating", "two values", "noise", "coins", "ten steps", "five steps", "wait"],
 )
 def test_information_is_little_for_what_repeats_or_counts(values, least, most):
     bits = int(prints_of({"x": np.asarray(values)})["x"]["bits"][0])

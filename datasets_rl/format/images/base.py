@@ -250,8 +250,8 @@ class FieldWriter:
         dtype, shape = self.form.item
         return np.zeros((capacity, *shape), dtype)
 
-    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
-        """Return the digests of the first values of a buffer, [n, 2], and which of them are fine, as `digest_numbers` does."""
+    def digests(self, buffer: Any, count: int) -> RowDigests:
+        """Return the digests of the first values of a buffer, [n]."""
         return digest_numbers(buffer[:count])
 
     def copied(self, buffer: Any) -> Sequence[CopiedRows]:

@@ -103,7 +103,7 @@ class ImageColumn(ABC):
         return self[start:stop]
 
     def digests(self, start: int, stop: int) -> RowDigests:
-        """Return the digests of the images of rows `start` to `stop`, [n, 2], as `FieldWriter.digests` does."""
+        """Return the digests of the images of rows `start` to `stop`, [n], as `FieldWriter.digests` does."""
         return digest_bytes(self[start:stop])
 
     def read_file(self, row: int) -> bytes:

@@ -109,8 +109,9 @@ class CompressedWriter(SeparateWriter):
         return CompressedBuffer(self.form.column.shape, capacity, self._dictionary)
 
     @override
-    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
-        return buffer.digests(count), np.ones(count, np.bool_)
+    def digests(self, buffer: Any, count: int) -> RowDigests:
+        digests: RowDigests = buffer.digests(count)
+        return digests
 
     @override
     def copied(self, buffer: Any) -> Sequence[CopiedRows]:
@@ -191,8 +192,8 @@ class CompressedBuffer:
         )
 
     def digests(self, count: int) -> RowDigests:
-        """Return the digests of the pixels of the first `count` images, [n, 2], zeros for images that are copied."""
-        digests = np.zeros((count, 2), np.uint64)
+        """Return the digests of the pixels of the first `count` images, [n], zero for images that are copied."""
+        digests = np.zeros(count, np.uint64)
         stop = 0
         for start, images in self._runs:
             digests[stop:start] = digest_bytes(self._pixels[stop:start])

@@ -113,8 +113,8 @@ class EncodedWriter(SeparateWriter):
         return [b""] * capacity
 
     @override
-    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
-        return _digests(buffer[:count]), np.ones(count, np.bool_)
+    def digests(self, buffer: Any, count: int) -> RowDigests:
+        return _digests(buffer[:count])
 
     @override
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:

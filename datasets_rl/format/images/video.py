@@ -137,8 +137,8 @@ class VideoWriter(FieldWriter):
         return np.full(1, UNKNOWN)
 
     @override
-    def digests(self, buffer: Any, count: int) -> tuple[RowDigests, NDArray[np.bool_]]:
-        return self._videos.digests(buffer[:count]), np.ones(count, np.bool_)
+    def digests(self, buffer: Any, count: int) -> RowDigests:
+        return self._videos.digests(buffer[:count])
 
     @override
     def merge(self, folder: Path, entries: Sequence[Mapping[str, Any]]) -> Mapping[str, Renumber]:

@@ -171,7 +171,7 @@ def _name_of(ranges: bytes) -> str:
 
 
 def frame_digests(names: Sequence[str], numbers: NDArray[np.int64], packets: NDArray[np.int64]) -> RowDigests:
-    """Return the digest of each of n frames, [n, 2]: of its video's digest and its packet. Zeros are an unknown frame.
+    """Return the digest of each of n frames, [n]: of its video's digest and its packet. Zero is an unknown frame.
 
     Args:
         names: The names of videos in a dataset, which are digests.
