@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -231,7 +232,7 @@ def test_a_remedy_is_a_step_of_a_recipe(fault: str, kind: str, step: str) -> Non
     one = planting.load_faults()[fault]
     planted = one.plant(_record(kind), "strong", np.random.default_rng(1))
     for finding in planting.audited(planted.recording, [one.check]).findings:
-        text = str(finding.remedy).removeprefix("-t ")
+        _, text = shlex.split(str(finding.remedy))
         assert text.startswith(f"{step}:")
         assert len(Recipe.inline([text]).steps) == 1
 
