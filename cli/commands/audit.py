@@ -137,8 +137,7 @@ def run(
             found += apply_to_each(shell, [_TOGETHER.join(datasets)], lambda _: _shared(shell, members))
     failed = [bool(fail_on and one.value and one.value.of_level(fail_on)) for one in found]
     reports = [one.value for one in found if one.value]
-    # A folder may hold a dataset of any id, such as the corrected one beside the audited one.
-    named = [(one.value.id if is_id(one.item) else one.item, one.value) for one in found if one.value]
+    named = [(_name(shell, one.item, one.value), one.value) for one in found if one.value]
     written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0], members[0])
     if file is None and len(reports) == 1 and _steps(reports[0]):
         command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
@@ -210,6 +209,17 @@ def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bo
 def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
     document = outcome.document(_DOCUMENT)
     return document if outcome.value is None else {**document, **outcome.value.to_json()}
+
+
+def _name(shell: Shell, item: str, found: Audit) -> str:
+    """Return the name of an audited dataset in the report: the id, or the folder elsewhere than below the home.
+
+    Such a folder may hold a dataset of any id, such as the corrected one beside the audited one.
+    """
+    from datasets_rl.store.find import shown_id
+
+    is_folder = not is_id(item) and _TOGETHER not in item
+    return shown_id(Path(item), item, settings=shell.settings) if is_folder else found.id
 
 
 def _lines(name: str, found: Audit) -> Iterator[str]:

@@ -112,7 +112,8 @@ def _float_codes(fields: Sequence[NDArray[Any]]) -> Codes:
     numbers = np.empty((2, len(fields), count), np.float32)
     for field, values in enumerate(fields):
         rows = values.reshape(count, math.prod(values.shape[1:]))
-        numbers[0, field], numbers[1, field] = rows[:, 0], rows[:, rows.shape[1] // 2]
+        with np.errstate(over="ignore"):  # values of float64 may be infinite as float32
+            numbers[0, field], numbers[1, field] = rows[:, 0], rows[:, rows.shape[1] // 2]
     numbers += np.float32(0)  # -0.0 + 0.0 is 0.0
     bits = numbers.view(np.uint32)
     bits += _HALF_ULP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import ClassVar
 
@@ -255,7 +256,8 @@ def test_a_field_that_is_missing_is_named(name):
 def test_the_text_of_a_correction_is_the_step_of_its_document(correction):
     """The option of the command, and the table of a recipe."""
     document = correction.to_json()
-    (step,) = Recipe.inline([str(correction).removeprefix("-t ")]).steps
+    _, text = shlex.split(str(correction))
+    (step,) = Recipe.inline([text]).steps
 
     assert step.to_json() == make_step(document.pop("use"), (), document).to_json()
 
