@@ -13,7 +13,7 @@ from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Audit, Finding, Level
 from datasets_rl.auditing.remedy import drop
 from datasets_rl.auditing.run import open_members
-from datasets_rl.format.copies import Shared, equal_digests, shared_episodes
+from datasets_rl.format.copies import Shared, shared_episodes
 from datasets_rl.settings import Settings
 from datasets_rl.ted.keys import dotted_name
 
@@ -100,6 +100,5 @@ def _are_constants_equal(data: Data, others: Data, pairs: NDArray[np.int64]) -> 
     names, other_names = ({dotted_name(key) for key in [*one.states, *one.actions]} for one in (data, others))
     equal = np.ones(len(pairs), np.bool_)
     for name in names & other_names:
-        digests = data.fingerprints.digests(name)[pairs[:, 0]], others.fingerprints.digests(name)[pairs[:, 1]]
-        equal &= equal_digests(*digests)
+        equal &= data.fingerprints.digests(name)[pairs[:, 0]] == others.fingerprints.digests(name)[pairs[:, 1]]
     return equal

@@ -85,14 +85,9 @@ def first_copies(prints: Fingerprints) -> NDArray[np.int64]:
     found = np.where(words == 0, own, firsts[places.reshape(-1)])
     for name in prints.names:
         digests, tells = prints.digests(name), prints.evidence(name)
-        differs = ~equal_digests(digests, digests[found]) & (tells | tells[found])
+        differs = (digests != digests[found]) & (tells | tells[found])
         found = np.where(differs, own, found)
     return found
-
-
-def equal_digests(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which of two times n digests are equal, [n], given digests of any number of words, [n, ...] each."""
-    return np.asarray((one == other).all(axis=tuple(range(1, one.ndim))))
 
 
 def first_copies_among(datasets: Sequence[Fingerprints]) -> NDArray[np.int64]:
