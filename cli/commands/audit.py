@@ -16,7 +16,7 @@ from datasets_rl.errors import InvalidArgumentError
 from .. import candidates
 from ..errors import SOME_FAILED
 from ..options import Outcome, Shell, TargetsOrNone, apply_to_each, combined_exit_code, dataset_arguments, is_id
-from ..output import Lines, Result, Table
+from ..output import Lines, Result, Table, count_text
 from .verify import members_of
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _name(shell: Shell, item: str, found: Audit) -> str:
 
 
 def _lines(name: str, found: Audit) -> Iterator[str]:
-    yield f"{name}: {_verdict(found)} ({found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks)"
+    yield f"{name}: {_verdict(found)} ({_extent(found)})"
     for finding in found.findings[:_SHOWN]:
         yield f"  {finding.level}: {finding.check}: {finding.message}"
         if finding.remedy:
@@ -232,6 +232,11 @@ def _lines(name: str, found: Audit) -> Iterator[str]:
     if len(found.findings) > _SHOWN:
         yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
     yield from (f"  length: {one}" for one in found.lengths if one.named)
+
+
+def _extent(found: Audit) -> str:
+    counts = {"step": found.steps, "episode": found.episodes, "check": len(found.checked)}
+    return ", ".join(count_text(number, unit) for unit, number in counts.items())
 
 
 def _verdict(found: Audit) -> str:
@@ -244,7 +249,7 @@ def _markdown(shell: Shell, named: Sequence[tuple[str, Audit]]) -> Iterator[str]
     for name, found in named:
         yield f"## Audit of {_plain(name)}"
         yield ""
-        yield f"{found.steps:,} steps, {found.episodes:,} episodes, {len(found.checked)} checks: {_verdict(found)}."
+        yield f"{_extent(found)}: {_verdict(found)}."
         yield ""
         if found.findings:
             yield "| level | check | finding | remedy |"
