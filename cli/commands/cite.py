@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,13 +77,15 @@ def run(
         return cite(**where)
 
     found = apply_to_each(shell, datasets, citations)
-    entries = {one.key: one.bibtex for outcome in found for one in outcome.value or ()}
+    entries: dict[str, str] = {}
+    for one in chain.from_iterable(outcome.value or () for outcome in found):
+        one.add_to(entries)
     lines = tuple("\n\n".join(entries.values()).split("\n")) if entries else ()
     return Result(
-        {"datasets": [{"id": one.item, "citations": one.value or (), "error": one.error} for one in found]},
+        {"datasets": [{"id": each.item, "citations": each.value or (), "error": each.error} for each in found]},
         [Lines(lines)],
         quiet=[*entries],
-        code=combined_exit_code([one.code for one in found]),
+        code=combined_exit_code([each.code for each in found]),
     )
 
 

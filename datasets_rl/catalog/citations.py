@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ class Citation:
     def __str__(self) -> str:
         """Return the BibTeX entry."""
         return self.bibtex
+
+    def add_to(self, entries: dict[str, str]) -> Citation:
+        """Add the entry to a bibliography, the entry of each key, and return the citation with a key that no other entry has.
+
+        Upstreams choose keys such as ``example``.
+        """
+        keys = chain([self.key], (f"{self.key}_{number}" for number in count(2)))
+        named = (replace(self, key=key, bibtex=self.bibtex.replace(self.key, key, 1)) for key in keys)
+        return next(one for one in named if entries.setdefault(one.key, one.bibtex) == one.bibtex)
 
 
 def cite(

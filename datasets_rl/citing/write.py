@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets_rl import disk, store
-from datasets_rl.catalog.citations import Citation
 from datasets_rl.catalog.mixture_file import read_mixture
 from datasets_rl.citing.answers import open_answers
 from datasets_rl.citing.croissant import croissant
@@ -170,7 +169,7 @@ def _write(
         mixtures=subject.lock.mixtures if subject.lock else (),
         lock=subject.lock.path.name if subject.lock else "",
     )
-    statement = replace(statement, citations=tuple(_with_own_key(one, entries) for one in statement.citations))
+    statement = replace(statement, citations=tuple(one.add_to(entries) for one in statement.citations))
     folder = _new_folder(target, subject.name)
     disk.make_folder(folder)
     files = _write_tables(stored, folder, settings) if tables else []
@@ -180,13 +179,6 @@ def _write(
     disk.write_json(folder / CROISSANT_FILE, document)
     disk.write_text(folder / DATASHEET_FILE, datasheet(statement))
     return WrittenStatement(statement, folder)
-
-
-def _with_own_key(citation: Citation, entries: dict[str, str]) -> Citation:
-    """Return a citation with a key that no other entry has: upstreams choose keys such as ``example``."""
-    keys = chain([citation.key], (f"{citation.key}_{number}" for number in count(2)))
-    named = (replace(citation, key=key, bibtex=citation.bibtex.replace(citation.key, key, 1)) for key in keys)
-    return next(one for one in named if entries.setdefault(one.key, one.bibtex) == one.bibtex)
 
 
 def _new_folder(target: Path, name: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stored_data import store_dataset, trajectory
 from upstreams import TOKEN, publishing
 
 from datasets_rl.format.reader import StoredDataset
@@ -81,6 +82,18 @@ def test_cite_prints_each_entry_once(rlds):
     assert ran.code == 0
     assert ran.out.count("@article{fu2020d4rl,") == ran.out.count("@inproceedings{gupta2019relay,") == 1
     assert rlds("cite", "d4rl/hopper-medium-v2", "--quiet").out == "fu2020d4rl\n"
+
+
+def test_cite_prints_two_papers_with_one_key(rlds, tmp_path):
+    folders = [
+        store_dataset(
+            tmp_path / title, [trajectory(5)], id=f"toy/{title}", citation=f"@misc{{example,\n  title = {{{title}}}\n}}"
+        ).folder.parent
+        for title in ("one", "two")
+    ]
+    ran = rlds("cite", *folders)
+
+    assert ran.out.split("\n\n") == ["@misc{example,\n  title = {one}\n}", "@misc{example_2,\n  title = {two}\n}\n"]
 
 
 def test_cite_as_json_has_the_entries_of_each_dataset(rlds):
