@@ -67,10 +67,14 @@ class Information:
         enough = _begin_well(digests, fields, runs)
         if runs.before:
             enough[:, 0] = self._enough
+        wanted = ~(enough | (runs.ended & (runs.lengths < FEWEST)))
+        continued = wanted[self._fields, 0]  # an episode that ends here may have too few steps
+        self._fields, self._signs = self._fields[continued], self._signs[continued]
+        self._counted *= wanted[:, 0]
         bits = np.where(enough, EVIDENCE_BITS, 0)
-        left = np.flatnonzero(~(enough | (runs.ended & (runs.lengths < FEWEST))).all(axis=1))
+        left = np.flatnonzero(wanted.any(axis=1))
         if len(left):
-            rest = self._count(digests[left], [fields[number] for number in left.tolist()], left, ~enough[left], runs)
+            rest = self._count(digests[left], [fields[number] for number in left.tolist()], left, wanted[left], runs)
             bits[left] = np.where(enough[left], EVIDENCE_BITS, np.minimum(rest, EVIDENCE_BITS))
         self._enough = enough[:, -1] & (runs.open > 0)
         return bits
@@ -120,7 +124,7 @@ class Information:
         places = np.flatnonzero(active)
         firsts = np.searchsorted(places, np.add.outer(np.arange(fields) * width, runs.starts).reshape(-1))
         found = np.diff(firsts, append=len(places)).reshape(fields, -1)
-        room = np.where(wanted & ~(runs.ended & (runs.lengths < FEWEST)), COUNTED, 0)
+        room = np.where(wanted, COUNTED, 0)
         room[:, 0] = np.maximum(room[:, 0] - self._counted[names], 0)
         taken = np.minimum(found, room)
         if len(runs.starts) > 1:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from datasets_rl.fingerprints.canonical import digest_numbers, fine_rows
 from datasets_rl.fingerprints.fingerprint import FieldRows, Fingerprinter
@@ -132,6 +135,85 @@ def test_fingerprints_are_those_of_a_slow_model_in_any_blocks(seed):
             assert records[name]["digest"][number] == slow_digest(digests)
             assert records[name]["bits"][number] == slow_bits(digests, None if name == "image" else values)
         assert sketches[number].tolist() == slow_sketch(part)
+
+
+KINDS = {
+    "walk": lambda rng, count: rng.normal(size=(count, 3)).astype(np.float32),
+    "number": lambda rng, count: rng.normal(size=(count, 1)),
+    "line": lambda rng, count: (np.arange(count) * 0.05 + rng.integers(2))[:, None],
+    "half": lambda rng, count: np.repeat(rng.normal(size=(count, 2)), 3, axis=0)[:count].astype(np.float16),
+    "round": lambda rng, count: rng.integers(0, 3, (count, 2)).astype(np.float64),
+    "code": lambda rng, count: rng.integers(0, rng.integers(1, 40), (count,)),
+    "flag": lambda rng, count: rng.random((count, 1)) < rng.choice([0, 0.1, 0.5]),
+    "text": lambda rng, count: rng.integers(0, 3, count),
+    "image": lambda rng, count: rng.integers(0, 3, (count, 8, 9), dtype=np.uint8),
+}
+"""How the values of a field of an episode are made, given their number."""
+EPISODES = {
+    "kinds": st.lists(st.sampled_from([*KINDS]), min_size=1, max_size=5),
+    "lengths": st.lists(st.one_of(st.integers(1, 6), st.integers(1, 3), st.integers(1, 40)), min_size=1, max_size=10),
+    "seed": st.integers(0, 99),
+    "blocks": st.lists(st.integers(1, 24), min_size=1, max_size=6),
+    "pieces": st.lists(st.integers(1, 60), max_size=6),
+    "forgotten": st.lists(st.integers(1, 20), max_size=2),
+}
+"""Kinds of the fields, numbers of steps, the seed of the values, the numbers of rows of the calls, again and again, rows at which
+an episode is cut inside a call, and numbers of steps of episodes that are forgotten before."""
+
+
+def added(printer, rows, lengths, cuts, pieces):
+    """Return records and sketches, given the rows at which calls begin, and those at which runs inside calls begin."""
+    stops, made = np.cumsum(lengths).tolist(), []
+    for start, stop in pairwise(sorted({0, stops[-1], *(cut for cut in cuts if cut < stops[-1])})):
+        edges = np.array(sorted({start, stop, *(edge for edge in [*stops, *pieces] if start < edge < stop)}))
+        ended = np.isin(edges[1:], stops)
+        part = {
+            name: FieldRows(one.digests[start:stop], None if one.numbers is None else one.numbers[start:stop])
+            for name, one in rows.items()
+        }
+        made.append(printer.add(part, {}, edges[:-1] - start, edges[1:] - start, ended))
+    return b"".join(records.tobytes() for records, _ in made), b"".join(sketches.tobytes() for _, sketches in made)
+
+
+def rows_of(kinds, lengths, seed):
+    """Return fields of episodes: the sizes for a `Fingerprinter`, and the rows."""
+    rng, sizes, rows = np.random.default_rng(seed), {}, {}
+    for number, kind in enumerate(kinds):
+        values = np.concatenate([KINDS[kind](rng, length) for length in lengths])
+        name, known = f"{number} {kind}", kind not in {"text", "image"}
+        sizes[name] = -1 if kind == "image" else values[0].size if values.dtype.kind == "f" else 0
+        rows[name] = FieldRows(digest_numbers(values), values if known else None)
+    return sizes, rows
+
+
+def check_division(kinds, lengths, seed, blocks, pieces, forgotten):
+    """Check that fingerprints do not depend on the calls and pieces in which the rows come."""
+    sizes, rows = rows_of(kinds, lengths, seed)
+    expected = added(Fingerprinter(sizes), rows, lengths, (), ())
+    printer = Fingerprinter(sizes)
+    for number, length in enumerate(forgotten):  # an episode that stays open
+        _, others = rows_of(kinds, [length], number)
+        printer.add(others, {}, np.array([0]), np.array([length]), np.array([False]))
+        printer.forget()
+
+    cuts = np.cumsum(np.resize(blocks, sum(lengths)))
+    assert added(printer, rows, lengths, cuts.tolist(), pieces) == expected
+
+
+@settings(max_examples=40)
+@example(kinds=["walk"], lengths=[2, 1, 2], seed=0, blocks=[1, 3], pieces=[], forgotten=[])
+@example(kinds=["walk", "number", "flag"], lengths=[1, 3, 5, 6], seed=0, blocks=[8], pieces=[], forgotten=[])
+@example(kinds=["walk", "code", "round"], lengths=[300, 1, 2], seed=0, blocks=[100, 7], pieces=[50], forgotten=[200])
+@given(**EPISODES)
+def test_fingerprints_depend_on_no_division_of_the_rows(**episodes):
+    check_division(**episodes)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000)
+@given(**EPISODES)
+def test_fingerprints_depend_on_no_division_of_many_rows(**episodes):
+    check_division(**episodes)
 
 
 def test_a_conversion_loads_no_compiler(tmp_path):

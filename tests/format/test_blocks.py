@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from raw.images import encoded, scene
 from stored_data import columns
@@ -104,6 +104,8 @@ SHAPES = st.lists(st.tuples(st.integers(1, 12), st.booleans()), min_size=1, max_
 
 
 @settings(max_examples=40, deadline=None)
+@example(shapes=[(1, False), (3, False), (5, False), (6, False)], cuts=[], capacity=8)
+@example(shapes=[(1, False), (2, False), (2, False)], cuts=[1], capacity=2)
 @given(shapes=SHAPES, cuts=st.lists(st.integers(0, 8), max_size=4), capacity=st.integers(1, 20))
 def test_batches_and_partials_give_the_bytes_of_pieces(shapes, cuts, capacity, tmp_path_factory):
     home = tmp_path_factory.mktemp("parts")
