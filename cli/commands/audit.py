@@ -74,8 +74,8 @@ def run(
 
     Each finding has the episodes and rows, the evidence in numbers, and the remedy. A finding is a proof, strong, or a
     hint. In clean data, at most one in 1,000 episodes has a strong finding. The members of a mixture are audited alone, and
-    their conventions are compared. Episodes that are in two of several datasets, such as of training and validation, are found. Nothing is changed. To check that the stored files are intact, use rlds verify. Run the
-    same command again to resume.
+    their conventions are compared. Episodes that are in two of several datasets, such as of training and validation, are found.
+    Nothing is changed. To check that the stored files are intact, use rlds verify. Run the same command again to resume.
 
     \b
     Examples:
@@ -87,48 +87,27 @@ def run(
       rlds audit demo/pendulum --checks duplicate_episodes,idle_spans --json
       rlds audit --list
     """
-    from datasets_rl.auditing import CHECKS, LEVELS, Conventions, SharedEpisodes, audit
-    from datasets_rl.auditing.benefits import training_with
-    from datasets_rl.auditing.checks import check_class
+    from datasets_rl.auditing import LEVELS, Conventions, SharedEpisodes, audit
 
     if listed:
-        classes: list[type[Check | Conventions | SharedEpisodes]] = [
-            *map(check_class, CHECKS),
-            Conventions,
-            SharedEpisodes,
-        ]
-        return Result(
-            {
-                "checks": [
-                    {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
-                    | {"training": training_with(one.name)}
-                    for one in classes
-                ]
-            },
-            [
-                Table(
-                    ("check", "training", "rule"),
-                    tuple((one.name, training_with(one.name), one.rule) for one in classes),
-                )
-            ],
-            quiet=[one.name for one in classes],
-        )
+        return _list_checks()
     if not datasets:
         raise InvalidArgumentError("no dataset is given", hint="rlds audit demo/pendulum, or rlds audit --list")
     if fail_on and fail_on not in LEVELS:
         raise InvalidArgumentError(f"--fail-on is {fail_on!r}, expected one of {', '.join(LEVELS)}")
-    file = None if remedies is None else _file_of_remedies(remedies, members_of(datasets), force=force)
+    members = members_of(datasets)
+    mixtures = [one for one in datasets if one.endswith(".toml")]
+    file = None if remedies is None else _file_of_remedies(remedies, members, force=force)
     names = [name.strip() for name in checks.split(",") if name.strip()] or None
+    _check_comparisons(names or (), len(mixtures), len(members))
     together = {Conventions.name, SharedEpisodes.name}
     compared = together if names is None else together.intersection(names)
     of_members = None if names is None else [name for name in names if name not in together]
     found: list[Outcome[Audit]] = []
     if of_members is None or of_members:
         found += apply_to_each(
-            shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
+            shell, members, lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
         )
-    mixtures = [one for one in datasets if one.endswith(".toml")]
-    members = members_of(datasets)
     # A member that cannot be read has its own error.
     if not any(one.error for one in found):
         if Conventions.name in compared:
@@ -148,6 +127,49 @@ def run(
         quiet=[f"{name}\t{finding.level}\t{finding.check}" for name, one in named for finding in one.findings],
         code=combined_exit_code([one.code or SOME_FAILED * fails for one, fails in zip(found, failed, strict=True)]),
     )
+
+
+def _list_checks() -> Result:
+    from datasets_rl.auditing import CHECKS, Conventions, SharedEpisodes
+    from datasets_rl.auditing.benefits import training_with
+    from datasets_rl.auditing.checks import check_class
+
+    classes: list[type[Check | Conventions | SharedEpisodes]] = [
+        *map(check_class, CHECKS),
+        Conventions,
+        SharedEpisodes,
+    ]
+    return Result(
+        {
+            "checks": [
+                {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
+                | {"training": training_with(one.name)}
+                for one in classes
+            ]
+        },
+        [Table(("check", "training", "rule"), tuple((one.name, training_with(one.name), one.rule) for one in classes))],
+        quiet=[one.name for one in classes],
+    )
+
+
+def _check_comparisons(names: Sequence[str], mixtures: int, members: int) -> None:
+    """Check that there is something to compare for each named check that compares datasets.
+
+    Raises:
+        InvalidArgumentError: If there is not. The audit would pass without a look at the data.
+    """
+    from datasets_rl.auditing import Conventions, SharedEpisodes
+
+    if Conventions.name in names and not mixtures:
+        raise InvalidArgumentError(
+            f"the check {Conventions.name} compares the members of a mixture, and no mixture is given",
+            hint="name the file of a mixture, MIX.toml",
+        )
+    if SharedEpisodes.name in names and members < 2:
+        raise InvalidArgumentError(
+            f"the check {SharedEpisodes.name} compares datasets, and 1 is given, expected 2 or more",
+            hint="name another dataset, too",
+        )
 
 
 def _compared(shell: Shell, file: str) -> Audit:

@@ -45,11 +45,9 @@ def run(
       rlds identify d4rl/hopper-medium-v2 --exact
       rlds identify hf://user/name --json
     """
-    from datasets_rl import disk
     from datasets_rl.identifying import identify
 
-    wanted: str | Path = disk.expand_home(dataset) if Path(dataset).exists() else dataset
-    identity = identify(str(wanted), near=not exact, settings=shell.settings)
+    identity = identify(dataset, near=not exact, settings=shell.settings)
     return Result(
         asdict(identity) | {"known": identity.known},
         _blocks(identity, shell.settings.home),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look.steps import StepReader
 from datasets_rl.progress import report
+from datasets_rl.read.threads import core_count
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import locate, shown_id
 from datasets_rl.store.layout import AUDIT_FOLDER
@@ -222,7 +222,7 @@ def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings)
             unit=" steps",
             show=settings.progress,
         ) as advance,
-        ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rlds-audit") as pool,
+        ThreadPoolExecutor(core_count(), thread_name_prefix="rlds-audit") as pool,
     ):
         for number, (walk, part) in enumerate(parts):
             measures = kept.read(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl.errors import InvalidArgumentError
@@ -43,7 +43,7 @@ class Program:
     """What a program opens."""
 
     opened: tuple[Opened, ...] = ()
-    computed: tuple[Opened, ...] = field(default=())
+    computed: tuple[Opened, ...] = ()
     """Calls with an argument that is no constant. The name is the code of the argument."""
 
 

@@ -145,6 +145,8 @@ def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
         ([DEMO, DEMO + "@none", "--remedies", "x.toml"], 2, "--remedies is for one dataset"),
         ([DEMO, "--remedies", "x.json"], 2, "--remedies is x.json\n  why: expected FILE.toml"),
         (["demo/pendulm"], 3, "did you mean"),
+        ([DEMO, "--checks", "conventions,not_finite"], 2, "no mixture is given"),
+        ([DEMO, "--checks", "shared_episodes"], 2, "1 is given\n  why: expected 2 or more"),
     ],
 )
 def test_a_wrong_word_is_named_with_what_is_expected(rlds, words, code, said):
