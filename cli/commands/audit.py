@@ -122,7 +122,7 @@ def run(
         command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
         shell.printer.note(f"{command} writes the remedies into a recipe")
     return Result(
-        {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
+        {"datasets": [_document(shell, one) for one in found], "remedies": str(remedies) if written else None},
         [Lines(tuple(_markdown(shell, named)))] if markdown else [Lines(tuple(_lines(*one))) for one in named],
         quiet=[f"{name}\t{finding.level}\t{finding.check}" for name, one in named for finding in one.findings],
         code=combined_exit_code([one.code or SOME_FAILED * fails for one, fails in zip(found, failed, strict=True)]),
@@ -228,9 +228,11 @@ def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bo
     return True
 
 
-def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
-    document = outcome.document(_DOCUMENT)
-    return document if outcome.value is None else {**document, **outcome.value.to_json()}
+def _document(shell: Shell, outcome: Outcome[Audit]) -> dict[str, Any]:
+    document, report = outcome.document(_DOCUMENT), outcome.value
+    if report is None:
+        return document
+    return {**document, **report.to_json(), "id": _name(shell, outcome.item, report)}
 
 
 def _name(shell: Shell, item: str, found: Audit) -> str:

@@ -66,14 +66,14 @@ def _blocks(identity: Identity, home: Path) -> list[Block]:
 
 def _lines(identity: Identity, home: Path) -> Iterator[str]:
     held = identity.episodes - identity.unknown - identity.uninformative
-    searched = _datasets(identity.searched)
+    searched = f"{_datasets(identity.searched)} that {'was' if identity.searched == 1 else 'were'} searched"
     if identity.known:
         places = _datasets(len(identity.matches))
-        yield f"{held:,} of {identity.episodes:,} episodes of {identity.id} are in {places}, of {searched} that were searched"
+        yield f"{held:,} of {identity.episodes:,} episodes of {identity.id} are in {places}, of {searched}"
         if identity.unknown:
             yield f"{identity.unknown:,} episodes are in no stored dataset"
     elif identity.searched:
-        yield f"no stored dataset has an episode of {identity.id}: {searched} searched"
+        yield f"no stored dataset has an episode of {identity.id}, of {searched}"
     else:
         yield f"no other dataset is stored in {home}: `rlds list` shows what can be downloaded, and --root names another folder"
     if identity.uninformative == identity.episodes:

@@ -156,6 +156,14 @@ def test_a_wrong_word_is_named_with_what_is_expected(rlds, words, code, said):
     assert said in ran.err
 
 
+def test_two_folders_of_datasets_with_one_id_are_reports_of_two_names(rlds, broken, tmp_path):
+    shutil.copytree(broken, tmp_path / "other")
+    folders = [str(broken), str(tmp_path / "other")]
+    reports = rlds("audit", *folders, "--checks", "not_finite", "--json").json["datasets"]
+
+    assert [one["id"] for one in reports] == folders
+
+
 @pytest.mark.usefixtures("stored")
 def test_of_a_mixture_each_dataset_is_audited_once(rlds, broken, tmp_path):
     mixture = tmp_path / "mix.toml"
