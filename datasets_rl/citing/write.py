@@ -48,6 +48,7 @@ class _Subject:
     """A dataset to state, and the lock that has the dataset."""
 
     folder: Path
+    """The folder of the version, so that all documents are about one version."""
     name: str
     lock: Lock | None = None
 
@@ -70,8 +71,8 @@ def write_statement(
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 
-    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What nobody stated is left open and listed. No
-    network is used.
+    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What is not
+    stated is left open and listed. No network is used.
 
     Args:
         datasets: Ids or folders of stored datasets, files of mixtures, or files of locks, whose datasets must be stored with
@@ -138,9 +139,8 @@ def _subjects(dataset: str | Path, root: Path | str | None, settings: Settings) 
         for member in read_mixture(path)[0]:
             yield from _subjects(member.dataset, root, settings)
     else:
-        folder = locate(store.id_or_path(dataset), root=root, settings=settings)
-        manifest = StoredDataset(folder).manifest
-        yield _Subject(folder, shown_id(folder, manifest.id, settings=settings))
+        stored = StoredDataset(locate(store.id_or_path(dataset), root=root, settings=settings))
+        yield _Subject(stored.folder, shown_id(stored.folder, stored.manifest.id, settings=settings))
 
 
 def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
@@ -148,13 +148,13 @@ def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
     for locked in lock.datasets:
         if not locked.is_parent:
             try:
-                folder = locate(lock.place(locked), settings=settings)
+                stored = StoredDataset(locate(lock.place(locked), settings=settings))
             except NotADatasetError as error:
                 make = Remedy("{} makes the datasets of the lock", Call("lockfile.sync", lock.path))
                 reason = f"{error.reason}, and the lock {lock.path} has {locked.id}"
                 raise NotADatasetError(error.path, reason, hint=make) from error
-            check_opened(lock, locked, StoredDataset(folder).manifest)
-            yield _Subject(folder, locked.id, lock)
+            check_opened(lock, locked, stored.manifest)
+            yield _Subject(stored.folder, locked.id, lock)
 
 
 def _write(
