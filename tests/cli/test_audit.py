@@ -29,7 +29,7 @@ DEMO = "demo/pendulum"
 
 @pytest.fixture
 def broken(tmp_path):
-    """A dataset whose episode 1 has a NaN, and whose episode 7 is a copy of episode 3."""
+    """A dataset with a NaN in episode 1, and with episode 3 again as episode 7."""
     episodes = [trajectory(20 + number, seed=number, terminated=number % 2 == 0) for number in range(10)]
     actions = np.array(episodes[1].steps["action",])
     actions[4, 1] = np.nan
