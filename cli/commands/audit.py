@@ -30,7 +30,7 @@ _TOGETHER = " + "
 _SHOWN = 20
 """Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
 _MARKS = re.compile(r"[\\`*|<]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])\(")
-"""Marks of Markdown in a text. An underscore inside a word is no mark."""
+"""Marks of Markdown in a text. An underscore inside a word is not a mark."""
 _WIDE = 160
 """Letters of a remedy that are printed."""
 
@@ -211,7 +211,7 @@ def _file_of_remedies(file: Path, datasets: list[str], *, force: bool) -> Path:
 
 
 def _steps(report: Audit) -> int:
-    """Return the number of findings for a recipe: proofs and strong ones that a step corrects."""
+    """Return the number of findings for a recipe: proofs and strong findings that a step corrects."""
     return sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
 
 
@@ -238,7 +238,7 @@ def _document(shell: Shell, outcome: Outcome[Audit]) -> dict[str, Any]:
 def _name(shell: Shell, item: str, found: Audit) -> str:
     """Return the name of an audited dataset in the report: the id, or the folder elsewhere than below the home.
 
-    Such a folder may hold a dataset of any id, such as the corrected one beside the audited one.
+    Such a folder may hold a dataset of any id, such as the corrected dataset beside the audited dataset.
     """
     from datasets_rl.store.find import shown_id
 

@@ -36,7 +36,7 @@ def run(
 
     Episodes are recognized by their values: under any id, in any format, with other keys, dtypes and orders. Near copies are
     rounded, scaled, cut, split or joined. Files and addresses are read in a temporary folder, and nothing is stored but the
-    index of the stored datasets, which `rlds cache prune --index` deletes. Constant and scripted episodes are no evidence, and
+    index of the stored datasets, which `rlds cache prune --index` deletes. Constant and scripted episodes are not evidence, and
     counted. The exit code is 0 if an episode is known, and 12 if none is.
 
     \b

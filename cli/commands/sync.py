@@ -35,7 +35,8 @@ def run(
         ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare what is stored with the lock. Exits with 1 if it differs.")
+        bool,
+        typer.Option("--check", help="Only compare the stored datasets with the lock. Exits with 1 if any differs."),
     ] = False,
     places: Annotated[
         list[str] | None,
@@ -73,7 +74,7 @@ def run(
 
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     lock = Lock.read(default_path(settings) if file is None else file)
-    if problems := outdated(lock):
+    if problems := outdated(lock, settings):
         error = OutdatedLockError(lock.path, problems)
         if locked:
             raise error

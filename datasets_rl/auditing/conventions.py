@@ -92,7 +92,7 @@ def audit_mixture(
     if len(compared) < 2:
         skipped[Conventions.name] = "the mixture has a single member"
     else:
-        # Differences of infinite values are no reason to warn.
+        # Differences of infinite values need no warning.
         with np.errstate(invalid="ignore"):
             usual = _usual(compared)
             for other in compared:

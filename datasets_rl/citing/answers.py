@@ -24,20 +24,20 @@ _FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question, and what is known."""
+    """A question and its answer."""
 
     section: str
     topic: str
     """The question in a few words, for lists of what is open."""
     question: str
     lines: tuple[str, ...] = ()
-    """The answer, plain text, a sentence or an item each. Empty if nobody stated the answer."""
+    """The answer, plain text, a sentence or an item each. Empty if the answer is not stated."""
     note: str = ""
-    """Why there is no answer, or what stands in croissant.json in its place, because Croissant requires a value."""
+    """Why the answer is missing, or the value in croissant.json in its place, because Croissant requires a value."""
 
 
 def open_answers(statement: Statement) -> list[Answer]:
-    """Return the questions that nobody answered."""
+    """Return the questions without an answer."""
     return [one for one in answers_of(statement) if not one.lines]
 
 

@@ -76,7 +76,7 @@ _CONTEXT: Mapping[str, Any] = {
     "name": {"@container": "@language"},
     **{name: f"cr:{name}" for name in _TERMS},
 }
-"""The context of the specification. Readers warn of another one."""
+"""The context of the specification. Readers warn of another context."""
 _CONFORMS = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 _NPY = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
 _ENCODINGS = {".npy": _NPY, ".json": "application/json", ".mp4": "video/mp4", ".parquet": "application/x-parquet"}
@@ -90,7 +90,7 @@ def croissant(
     """Return the content of croissant.json.
 
     Args:
-        statement: What is known about the dataset.
+        statement: The facts of the dataset.
         version: The folder of the stored version, whose files are hashed.
         tables: Parquet tables, each a record set with the name of the file.
         base: The folder of croissant.json, to which the paths of the tables are relative.
@@ -202,7 +202,7 @@ def _citation(statement: Statement) -> str:
 
 
 def _responsible(statement: Statement) -> dict[str, Any]:
-    """Return the fields of Responsible AI that are known. What nobody stated is left out."""
+    """Return the fields of Responsible AI that are stated."""
     manifest = statement.manifest
     protocol = decision_lines(manifest) + recipe_lines(manifest)
     fields = {

@@ -39,7 +39,7 @@ class WrittenStatement:
 
     @property
     def open_topics(self) -> tuple[str, ...]:
-        """What nobody stated, a few words each."""
+        """The questions without an answer, a few words each."""
         return tuple(one.topic for one in open_answers(self.statement))
 
 
@@ -67,7 +67,7 @@ def write_statement(
 
         out/references.bib              the BibTeX of all datasets
         out/appendix.tex                a paragraph for each dataset
-        out/DATASET/datasheet.md        questions and answers, and what nobody stated
+        out/DATASET/datasheet.md        questions and answers, and the open questions
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 

@@ -3,7 +3,7 @@
     before   A  B  C  D  E        after   A  C' X  B
     pairs    A-A  B-B  C-C'       only before: D E        only after: X
 
-These rules pair episodes, one after the other, and each episode at most once:
+These rules pair episodes, in this order, and each episode at most once:
 
 1. The same values in all fields that both datasets have.
 2. The same values in a field that is evidence of a copy, as `datasets_rl.fingerprints` explains.

@@ -44,7 +44,7 @@ class Program:
 
     opened: tuple[Opened, ...] = ()
     computed: tuple[Opened, ...] = ()
-    """Calls with an argument that is no constant. The name is the code of the argument."""
+    """Calls with an argument other than a constant. The name is the code of the argument."""
 
 
 def read_program(path: Path) -> Program:
@@ -73,7 +73,7 @@ def read_program(path: Path) -> Program:
             continue
         for item in argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]:
             if isinstance(item, ast.Call) and _function_of(item.func, imported) in _OPENING:
-                continue  # a call of its own
+                continue  # another call
             value = _text_of(item, constants)
             if value is None:
                 computed.append(Opened(ast.unparse(item), call.lineno, function))

@@ -42,6 +42,14 @@ def test_a_lock_of_a_program_is_written_kept_and_checked(rlds, project):
     assert (project / "rlds.lock").read_text() == text
 
 
+def test_a_folder_below_another_root_has_the_id_by_which_other_homes_find_it(rlds, project, home):
+    root = shutil.copytree(home, project.parent / "other")
+    ran = rlds("lock", root / "demo" / "pendulum", "--root", root, "--json")
+
+    assert [one["id"] for one in ran.json["datasets"]] == ["demo/pendulum"]
+    assert rlds("sync", "--locked", "--check", "--root", root).out == "demo/pendulum: as locked\n"
+
+
 def test_sync_compares_makes_and_refuses_with_the_documented_codes(rlds, project, home):
     rlds("preprocess", "demo/pendulum", "-t", "keep_top_returns:20", "--as", "best")
     assert rlds("lock", "demo/pendulum", "demo/pendulum@best").code == 0

@@ -86,7 +86,7 @@ def _bytes(values: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _groups(begins: NDArray[np.uint8], ends: NDArray[np.uint8]) -> Iterator[list[int]]:
-    """Yield the episodes, ascending, of each repeated beginning whose ends differ, if most beginnings occur once."""
+    """Yield the episodes, ascending, of each repeated beginning with different ends, if most beginnings occur once."""
     _, inverse, counts = np.unique(begins, axis=0, return_inverse=True, return_counts=True)
     if counts.max() > max(2, _MANY * len(begins)) or (counts == 1).sum() < _UNIQUE * len(counts):
         return
