@@ -254,7 +254,7 @@ def _lines(name: str, found: Audit) -> Iterator[str]:
             text = str(finding.remedy)
             yield f"    remedy: {text if len(text) <= _WIDE else f'{text[:_WIDE]}... --json and --remedies have all of it'}"
     if len(found.findings) > _SHOWN:
-        yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+        yield f"  {len(found.findings) - _SHOWN:,} more: --json has all findings"
     yield from (f"  length: {one}" for one in found.lengths if one.named)
 
 

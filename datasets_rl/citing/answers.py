@@ -68,7 +68,7 @@ def finding_lines(statement: Statement) -> list[str]:
     findings = () if statement.audit is None else statement.audit.findings
     lines = [f"{one.message.removesuffix('.')} (level: {one.level})" for one in findings[:_FINDINGS]]
     more = len(findings) - _FINDINGS
-    return [*lines, f"and {more:,} more findings"] if more > 0 else lines
+    return [*lines, f"and {more:,} more"] if more > 0 else lines
 
 
 def audit_line(statement: Statement) -> str:

@@ -188,7 +188,7 @@ class Lock:
             problems += _contradictions(datasets)
         if problems:
             more = len(problems) - _MAX_PROBLEMS
-            shown = "; ".join([*problems[:_MAX_PROBLEMS], *([f"{more:,} more problems"] if more > 0 else [])])
+            shown = "; ".join([*problems[:_MAX_PROBLEMS], *([f"{more:,} more"] if more > 0 else [])])
             raise InvalidArgumentError(f"the lock {path} is not valid: {shown}", hint=_AGAIN)
         return cls(path, tuple(datasets), tuple(inputs), tuple(mixtures))
 
