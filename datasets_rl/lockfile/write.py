@@ -231,11 +231,17 @@ def _split_history(
         run = history.pop()
         if history and "merged" in history[-1]:
             inputs = tuple(LockedInput(_named(one["id"], base), one["files"]) for one in history.pop()["merged"])
-        else:
+        elif "of" in run:
             inputs = (LockedInput(_named(run["of"]["id"], base), run["of"]["files"]),)
-        recipe = run["recipe"]
+        else:
+            raise InvalidArgumentError(
+                f"{name} cannot be locked: its manifest does not say what the recipe of history[{len(history)}] was applied to",
+                hint="make the dataset again",
+            )
+        recipe = run.get("recipe", {})
+        steps = tuple(recipe.get("steps", ()))
         recipes.insert(
-            0, LockedRecipe(recipe.get("name", ""), inputs, tuple(recipe["steps"]), run["num_frames"], run["seed"])
+            0, LockedRecipe(recipe.get("name", ""), inputs, steps, run.get("num_frames"), run.get("seed", 0))
         )
         in_place = len(inputs) == 1 and (
             inputs[0].id == name if not name.startswith(".") else inputs[0].id in own and _has(paths, inputs[0].digest)
