@@ -229,10 +229,8 @@ def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bo
 
 
 def _document(shell: Shell, outcome: Outcome[Audit]) -> dict[str, Any]:
-    document, report = outcome.document(_DOCUMENT), outcome.value
-    if report is None:
-        return document
-    return {**document, **report.to_json(), "id": _name(shell, outcome.item, report)}
+    document, found = outcome.document(_DOCUMENT), outcome.value
+    return document if found is None else {**document, **found.to_json(), "id": _name(shell, outcome.item, found)}
 
 
 def _name(shell: Shell, item: str, found: Audit) -> str:

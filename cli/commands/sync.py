@@ -35,8 +35,7 @@ def run(
         ),
     ] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Only compare the stored datasets with the lock. Exits with 1 if any differs."),
+        bool, typer.Option("--check", help="Only compare what is stored with the lock. Exits with 1 if it differs.")
     ] = False,
     places: Annotated[
         list[str] | None,

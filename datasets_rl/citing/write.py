@@ -71,8 +71,8 @@ def write_statement(
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 
-    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What is not
-    stated is left open and listed. No network is used.
+    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What nobody stated is left open and listed. No
+    network is used.
 
     Args:
         datasets: Ids or folders of stored datasets, files of mixtures, or files of locks, whose datasets must be stored with
