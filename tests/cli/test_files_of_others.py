@@ -1,4 +1,4 @@
-"""Folders of others, in and beside a data folder, that have every name that this package uses: no command changes them.
+"""Folders of others, in and beside a data folder, that have every name that this package uses: no command changes one.
 
 A data folder may be shared with other projects or be the home folder of a user, who clones ``minari`` beside it, has a
 folder ``build-20241101`` of that day, and links large trees into it. Only the place says what is of this package.
@@ -283,7 +283,7 @@ def test_every_command_is_run():
 
 
 def test_every_name_of_a_file_of_this_package_is_planted():
-    """The literals of the rooms that write and delete; a new literal has to be planted, too."""
+    """The literals of the rooms that write and delete; a new one has to be planted, too."""
     rooms = ["disk", "store", "build", "recording", "fetch", "downloading", "datasets", "format"]
     package = Path(datasets_rl.__file__).parent
     files = [file for room in rooms for file in (package / room).rglob("*.py")]
@@ -297,7 +297,7 @@ def test_every_name_of_a_file_of_this_package_is_planted():
     assert sorted(used - planted - {*endings} - temporary) == []
 
 
-# The policy has the action of Pendulum, and the dataset of that name here has actions of two elements.
+# The policy has the one action of Pendulum, and the dataset of that name here has actions of two elements.
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_no_command_changes_a_file_of_others(shared, name):
