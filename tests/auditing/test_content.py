@@ -102,21 +102,22 @@ def _seconds(function: Callable[[], object]) -> float:
 
 def test_a_text_of_its_own_for_each_episode_takes_time_in_proportion_to_the_episodes() -> None:
     rng = np.random.default_rng(0)
-    texts = ["".join(rng.choice([*"abcdefgh"], 10)) for _ in range(800)]
-    counts = [dict.fromkeys(texts[:number], 5) for number in (100, 800)]
+    texts = ["".join(rng.choice([*"abcdefgh"], 10)) for _ in range(400)]
+    counts = [dict.fromkeys(texts[:number], 5) for number in (50, 400)]
     few, many = (_seconds(lambda one=one: [*_misspelled(one)]) for one in counts)
     assert many < 25 * few  # 64 times if all texts are compared
 
 
 def test_distances_from_many_texts_take_little_memory() -> None:
-    states, own = np.random.default_rng(0).normal(size=(4_000, 3)), np.arange(4_000) % 400
+    states, own = np.random.default_rng(0).normal(size=(10_000, 3)), np.arange(10_000) % 200
+    _distances(states[:200], own[:200], 200)  # the first call imports modules
     tracemalloc.start()
     try:
-        _distances(states, own, 400)
+        _distances(states, own, 200)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 10 * states.nbytes  # 133 times with a distance from each text
+    assert peak < 10 * states.nbytes  # 67 times with a distance from each text
 
 
 def test_tasks_that_all_end_in_one_pose_have_no_text_of_another_task() -> None:
