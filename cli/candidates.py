@@ -50,8 +50,9 @@ def source_names() -> list[str]:
 
 
 def checks() -> list[str]:
-    """Return the names of the checks of an audit."""
-    return sorted(path.stem for path in (_folder("datasets_rl") / "auditing" / "checks").glob("[a-z]*.py"))
+    """Return the names of the checks of an audit, and of the checks that compare datasets."""
+    of_dataset = (path.stem for path in (_folder("datasets_rl") / "auditing" / "checks").glob("[a-z]*.py"))
+    return [*sorted(of_dataset), "conventions", "shared_episodes"]
 
 
 def audit_levels() -> list[str]:

@@ -322,6 +322,21 @@ def dataset_arguments(shell: Shell, text: str) -> dict[str, Any]:
     return {"dataset": wanted, "root": root, "settings": shell.settings}
 
 
+def write_file(path: Path, content: bytes, *, force: bool) -> None:
+    """Write a file that a command makes. The same command run again finds its own file.
+
+    Raises:
+        InvalidArgumentError: If the file exists with other content and `force` is not set, or would be inside a version.
+    """
+    from datasets_rl import disk
+
+    file = expand_home(path)
+    disk.check_outside_versions(file)
+    if file.exists() and not force and not disk.has_content(file, content):
+        raise InvalidArgumentError(f"{path} is not replaced: it exists", hint="add --force to overwrite it")
+    disk.write_bytes(file, content)
+
+
 def name_of(shell: Shell, folder: Path, manifest: Manifest) -> str:
     """Return the id under which a dataset is shown: the id of its place, else the id in its manifest."""
     from datasets_rl.store.find import shown_id

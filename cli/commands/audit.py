@@ -30,7 +30,7 @@ _TOGETHER = " + "
 _SHOWN = 20
 """Findings of a dataset that are printed. `--json` and `--markdown` have all findings."""
 _MARKS = re.compile(r"[\\`*|<]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=\])\(")
-"""Marks of Markdown in a text. An underscore inside a word is no mark."""
+"""Marks of Markdown in a text. An underscore inside a word is not a mark."""
 _WIDE = 160
 """Letters of a remedy that are printed."""
 
@@ -74,8 +74,8 @@ def run(
 
     Each finding has the episodes and rows, the evidence in numbers, and the remedy. A finding is a proof, strong, or a
     hint. In clean data, at most one in 1,000 episodes has a strong finding. The members of a mixture are audited alone, and
-    their conventions are compared. Episodes that are in two of several datasets, such as of training and validation, are found. Nothing is changed. To check that the stored files are intact, use rlds verify. Run the
-    same command again to resume.
+    their conventions are compared. Episodes that are in two of several datasets, such as of training and validation, are found.
+    Nothing is changed. To check that the stored files are intact, use rlds verify. Run the same command again to resume.
 
     \b
     Examples:
@@ -87,48 +87,27 @@ def run(
       rlds audit demo/pendulum --checks duplicate_episodes,idle_spans --json
       rlds audit --list
     """
-    from datasets_rl.auditing import CHECKS, LEVELS, Conventions, SharedEpisodes, audit
-    from datasets_rl.auditing.benefits import training_with
-    from datasets_rl.auditing.checks import check_class
+    from datasets_rl.auditing import LEVELS, Conventions, SharedEpisodes, audit
 
     if listed:
-        classes: list[type[Check | Conventions | SharedEpisodes]] = [
-            *map(check_class, CHECKS),
-            Conventions,
-            SharedEpisodes,
-        ]
-        return Result(
-            {
-                "checks": [
-                    {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
-                    | {"training": training_with(one.name)}
-                    for one in classes
-                ]
-            },
-            [
-                Table(
-                    ("check", "training", "rule"),
-                    tuple((one.name, training_with(one.name), one.rule) for one in classes),
-                )
-            ],
-            quiet=[one.name for one in classes],
-        )
+        return _list_checks()
     if not datasets:
         raise InvalidArgumentError("no dataset is given", hint="rlds audit demo/pendulum, or rlds audit --list")
     if fail_on and fail_on not in LEVELS:
         raise InvalidArgumentError(f"--fail-on is {fail_on!r}, expected one of {', '.join(LEVELS)}")
-    file = None if remedies is None else _file_of_remedies(remedies, members_of(datasets), force=force)
+    members = members_of(datasets)
+    mixtures = [one for one in datasets if one.endswith(".toml")]
+    file = None if remedies is None else _file_of_remedies(remedies, members, force=force)
     names = [name.strip() for name in checks.split(",") if name.strip()] or None
+    _check_comparisons(names or (), len(mixtures), len(members))
     together = {Conventions.name, SharedEpisodes.name}
     compared = together if names is None else together.intersection(names)
     of_members = None if names is None else [name for name in names if name not in together]
     found: list[Outcome[Audit]] = []
     if of_members is None or of_members:
         found += apply_to_each(
-            shell, members_of(datasets), lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
+            shell, members, lambda dataset: audit(**dataset_arguments(shell, dataset), checks=of_members)
         )
-    mixtures = [one for one in datasets if one.endswith(".toml")]
-    members = members_of(datasets)
     # A member that cannot be read has its own error.
     if not any(one.error for one in found):
         if Conventions.name in compared:
@@ -143,11 +122,54 @@ def run(
         command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
         shell.printer.note(f"{command} writes the remedies into a recipe")
     return Result(
-        {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
+        {"datasets": [_document(shell, one) for one in found], "remedies": str(remedies) if written else None},
         [Lines(tuple(_markdown(shell, named)))] if markdown else [Lines(tuple(_lines(*one))) for one in named],
         quiet=[f"{name}\t{finding.level}\t{finding.check}" for name, one in named for finding in one.findings],
         code=combined_exit_code([one.code or SOME_FAILED * fails for one, fails in zip(found, failed, strict=True)]),
     )
+
+
+def _list_checks() -> Result:
+    from datasets_rl.auditing import CHECKS, Conventions, SharedEpisodes
+    from datasets_rl.auditing.benefits import training_with
+    from datasets_rl.auditing.checks import check_class
+
+    classes: list[type[Check | Conventions | SharedEpisodes]] = [
+        *map(check_class, CHECKS),
+        Conventions,
+        SharedEpisodes,
+    ]
+    return Result(
+        {
+            "checks": [
+                {"name": one.name, "rule": one.rule, "why": one.why, "limits": one.limits}
+                | {"training": training_with(one.name)}
+                for one in classes
+            ]
+        },
+        [Table(("check", "training", "rule"), tuple((one.name, training_with(one.name), one.rule) for one in classes))],
+        quiet=[one.name for one in classes],
+    )
+
+
+def _check_comparisons(names: Sequence[str], mixtures: int, members: int) -> None:
+    """Check that there is something to compare for each named check that compares datasets.
+
+    Raises:
+        InvalidArgumentError: If there is not. The audit would pass without a look at the data.
+    """
+    from datasets_rl.auditing import Conventions, SharedEpisodes
+
+    if Conventions.name in names and not mixtures:
+        raise InvalidArgumentError(
+            f"the check {Conventions.name} compares the members of a mixture, and no mixture is given",
+            hint="name the file of a mixture, MIX.toml",
+        )
+    if SharedEpisodes.name in names and members < 2:
+        raise InvalidArgumentError(
+            f"the check {SharedEpisodes.name} compares datasets, and 1 is given, expected 2 or more",
+            hint="name another dataset, too",
+        )
 
 
 def _compared(shell: Shell, file: str) -> Audit:
@@ -189,7 +211,7 @@ def _file_of_remedies(file: Path, datasets: list[str], *, force: bool) -> Path:
 
 
 def _steps(report: Audit) -> int:
-    """Return the number of findings for a recipe: proofs and strong ones that a step corrects."""
+    """Return the number of findings for a recipe: proofs and strong findings that a step corrects."""
     return sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
 
 
@@ -206,15 +228,15 @@ def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bo
     return True
 
 
-def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
-    document = outcome.document(_DOCUMENT)
-    return document if outcome.value is None else {**document, **outcome.value.to_json()}
+def _document(shell: Shell, outcome: Outcome[Audit]) -> dict[str, Any]:
+    document, found = outcome.document(_DOCUMENT), outcome.value
+    return document if found is None else {**document, **found.to_json(), "id": _name(shell, outcome.item, found)}
 
 
 def _name(shell: Shell, item: str, found: Audit) -> str:
     """Return the name of an audited dataset in the report: the id, or the folder elsewhere than below the home.
 
-    Such a folder may hold a dataset of any id, such as the corrected one beside the audited one.
+    Such a folder may hold a dataset of any id, such as the corrected dataset beside the audited dataset.
     """
     from datasets_rl.store.find import shown_id
 
@@ -230,7 +252,7 @@ def _lines(name: str, found: Audit) -> Iterator[str]:
             text = str(finding.remedy)
             yield f"    remedy: {text if len(text) <= _WIDE else f'{text[:_WIDE]}... --json and --remedies have all of it'}"
     if len(found.findings) > _SHOWN:
-        yield f"  {len(found.findings) - _SHOWN:,} more findings: --json has all findings"
+        yield f"  {len(found.findings) - _SHOWN:,} more: --json has all findings"
     yield from (f"  length: {one}" for one in found.lengths if one.named)
 
 

@@ -321,7 +321,7 @@ def _sum_facts(plans: list[Plan]) -> Facts:
 
 
 def _peak_bytes(plans: list[Plan]) -> int:
-    """Return the maximal number of bytes on the disk while the plans are carried out one after the other."""
+    """Return the maximal number of bytes on the disk while the plans are carried out in this order."""
     most = kept = 0
     for plan in plans:
         if not plan.present:

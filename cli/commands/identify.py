@@ -36,7 +36,7 @@ def run(
 
     Episodes are recognized by their values: under any id, in any format, with other keys, dtypes and orders. Near copies are
     rounded, scaled, cut, split or joined. Files and addresses are read in a temporary folder, and nothing is stored but the
-    index of the stored datasets, which `rlds cache prune --index` deletes. Constant and scripted episodes are no evidence, and
+    index of the stored datasets, which `rlds cache prune --index` deletes. Constant and scripted episodes are not evidence, and
     counted. The exit code is 0 if an episode is known, and 12 if none is.
 
     \b
@@ -45,11 +45,9 @@ def run(
       rlds identify d4rl/hopper-medium-v2 --exact
       rlds identify hf://user/name --json
     """
-    from datasets_rl import disk
     from datasets_rl.identifying import identify
 
-    wanted: str | Path = disk.expand_home(dataset) if Path(dataset).exists() else dataset
-    identity = identify(str(wanted), near=not exact, settings=shell.settings)
+    identity = identify(dataset, near=not exact, settings=shell.settings)
     return Result(
         asdict(identity) | {"known": identity.known},
         _blocks(identity, shell.settings.home),
@@ -68,14 +66,14 @@ def _blocks(identity: Identity, home: Path) -> list[Block]:
 
 def _lines(identity: Identity, home: Path) -> Iterator[str]:
     held = identity.episodes - identity.unknown - identity.uninformative
-    searched = _datasets(identity.searched)
+    searched = f"{_datasets(identity.searched)} that {'was' if identity.searched == 1 else 'were'} searched"
     if identity.known:
         places = _datasets(len(identity.matches))
-        yield f"{held:,} of {identity.episodes:,} episodes of {identity.id} are in {places}, of {searched} that were searched"
+        yield f"{held:,} of {identity.episodes:,} episodes of {identity.id} are in {places}, of {searched}"
         if identity.unknown:
             yield f"{identity.unknown:,} episodes are in no stored dataset"
     elif identity.searched:
-        yield f"no stored dataset has an episode of {identity.id}: {searched} searched"
+        yield f"no stored dataset has an episode of {identity.id}, of {searched}"
     else:
         yield f"no other dataset is stored in {home}: `rlds list` shows what can be downloaded, and --root names another folder"
     if identity.uninformative == identity.episodes:

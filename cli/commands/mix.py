@@ -14,7 +14,7 @@ from datasets_rl.disk import expand_home
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
-from ..options import Shell, Targets, dataset_arguments, is_id
+from ..options import Shell, Targets, dataset_arguments, is_id, write_file
 from ..output import Lines, Result, Table
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def run(
       rlds mix ./mine demo/pendulum --temperature 2 --slice-len 16 -o mix.toml
       rlds mix demo/pendulum ./mine --weights 9,1 --final-weights 1,9 --anneal 10000 -o mix.toml
     """
-    from datasets_rl import disk
     from datasets_rl.catalog.mixture_file import Member, mixture_toml
     from datasets_rl.preprocessing.naming import check_batch_transforms
     from datasets_rl.preprocessing.recipe import parse_inline
@@ -115,12 +114,7 @@ def run(
     ]
     text = mixture_toml(members, settings)
     if out is not None:
-        file = expand_home(out)
-        disk.check_outside_versions(file)
-        # The same command run again finds its own file.
-        if file.exists() and not force and not disk.has_content(file, text.encode()):
-            raise InvalidArgumentError(f"{out} is not replaced: it exists", hint="add --force to overwrite it")
-        disk.write_text(file, text)
+        write_file(out, text.encode(), force=force)
     shared = shared_episodes([telling_fingerprints(StoredDataset(folder)) for folder in folders])
     return Result(
         {

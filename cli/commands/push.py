@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..options import Dataset, Shell, dataset_arguments
-from ..output import Facts, Result, size_text
+from ..output import Facts, Result, count_text, size_text
 
 GROUP = "Share"
 
@@ -47,7 +47,9 @@ def run(
     place = dataset_arguments(shell, dataset)
     manifest = Manifest.read(locate(**place))
     if local := sorted({file.url for file in manifest.raw if file.url.startswith(LOCAL)}):
-        shell.printer.note(f"its manifest, which is published, names {len(local):,} files of this machine: {local[0]}")
+        shell.printer.note(
+            f"its manifest, which is published, names {count_text(len(local), 'file')} of this machine: {local[0]}"
+        )
     pushed = push(address=address, private=private, message=message, statement=statement, **place)
     shell.printer.note(f"license: {manifest.license or 'not stated'}. Make sure that you may publish the dataset")
     facts = (

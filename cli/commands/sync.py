@@ -73,7 +73,7 @@ def run(
 
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     lock = Lock.read(default_path(settings) if file is None else file)
-    if problems := outdated(lock):
+    if problems := outdated(lock, settings):
         error = OutdatedLockError(lock.path, problems)
         if locked:
             raise error

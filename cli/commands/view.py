@@ -14,7 +14,7 @@ from datasets_rl.disk import expand_home
 from datasets_rl.errors import InvalidArgumentError
 
 from .. import candidates
-from ..options import Shell, dataset_arguments, name_of
+from ..options import Shell, dataset_arguments, name_of, write_file
 from ..output import Facts, Lines, Result, size_text
 
 if TYPE_CHECKING:
@@ -163,20 +163,14 @@ def _open_panels(shell: Shell, dataset: str) -> list[Panel]:
 
 
 def _export(panels: list[Panel], pair: int | None, export: Path, *, force: bool) -> Result:
-    from datasets_rl import disk
     from datasets_rl.look.page import report_page
 
-    file = expand_home(export)
-    if file.is_dir():
+    if expand_home(export).is_dir():
         raise InvalidArgumentError(
             f"{export} cannot be written: the path is a folder", hint="give a file, as in report.html"
         )
-    disk.check_outside_versions(file)
     page = report_page(panels, pair=pair)
-    # The same command run again finds its own file.
-    if file.exists() and not force and not disk.has_content(file, page):
-        raise InvalidArgumentError(f"{export} is not replaced: it exists", hint="add --force to overwrite it")
-    disk.write_bytes(file, page)
+    write_file(export, page, force=force)
     size, names = len(page), [panel.name for panel in panels]
     data: dict[str, Any] = {"file": str(export), "bytes": size, "datasets": names}
     facts = Facts((("file", str(export)), ("size", size_text(size)), ("datasets", ", ".join(names))))

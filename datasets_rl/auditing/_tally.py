@@ -40,7 +40,7 @@ def add_sums(
         lengths: Number of steps of each whole episode, [E].
         sums: Of each part: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes of the changes of
             their changes. 0 before, [E, 4, 4, D].
-        still: Rows whose value equals the value of the row after. 0 before, [E, D].
+        still: Number of rows with the value of the row after. 0 before, [E, D].
     """
     for episode in range(len(times)):
         for row in range(edges[episode], edges[episode + 1]):

@@ -144,7 +144,7 @@ class Alignment:
         found[:, :, self.common] = False
         found[:, 0] &= ((gains[:, 1:] > 0) | (counts[:, 1:] < _FEWEST)[:, :, None]).all(axis=1)
         if self._rewards:
-            # In half of an episode, a drift of the reward looks like a shift: nearer steps and further ones must fit less.
+            # In half of an episode, a drift of the reward looks like a shift: steps nearer and farther must fit less.
             beside = np.pad(gains, ((0, 0), (0, 0), (1, 1)), constant_values=np.inf)
             found[:, 1:] &= (gains > np.maximum(beside[..., :-2], beside[..., 2:]) + _BESIDE)[:, 1:]
         # Where many episodes are shifted, the quantiles say nothing about the others.
@@ -182,7 +182,7 @@ class Alignment:
         sums = np.concatenate([sums.sum(axis=1, keepdims=True), sums], axis=1)
         counts = np.concatenate([counts.sum(axis=1, keepdims=True), counts], axis=1)
         mean = sums / np.maximum(counts, 1)[:, :, None, None]
-        # What the model does not explain in the median episode is no evidence in another one.
+        # What the model does not explain in the median episode says nothing in another episode.
         floor = 0.1 * np.median(mean[:, 0, self.common], axis=0) + _FLOOR
         logs = np.log(mean + floor).mean(axis=3)
         return counts, logs, logs[:, :, self.common, None] - logs

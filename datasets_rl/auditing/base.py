@@ -34,7 +34,7 @@ class Check(ABC):
         rule: What is measured, and the threshold, in a sentence.
         why: Why the fault harms training, in a sentence.
         limits: What the check cannot find, or takes for a fault, in a sentence.
-        merges: How the measures of two parts of a long episode become one, by the name of the measure: "sum", "max", "min",
+        merges: How the measures of two parts of a long episode are joined, by the name of the measure: "sum", "max", "min",
             "with NAME" for the number that belongs to the measure NAME, such as the row of a maximum, or "count of NAME" for
             how often the extreme NAME occurs.
     """

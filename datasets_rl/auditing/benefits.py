@@ -1,4 +1,4 @@
-"""The checks whose remedies made training better. ``python tests/auditing/benefit.py`` measures, and writes the names."""
+"""The checks with remedies that made training better. ``python tests/auditing/benefit.py`` measures, and writes the names."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Tally:
         sums: Of four parts of the episode: the sum of the values, of their sizes, of the sizes of their changes, and of the sizes
             of the changes of their changes, float64 [E, 4, 4, D].
         steps: Number of rows of each part, int64 [E, 4].
-        still: Rows whose value equals the value of the row after, int64 [E, D].
+        still: Number of rows with the value of the row after, int64 [E, D].
         extremes: Minimum and maximum, [E, 2, D].
         counts: Rows at the minimum and at the maximum, int64 [E, 2, D].
         wrong: Number of values that are not finite, the first row with such a value and the row after the last, or -1, int64
@@ -128,7 +128,7 @@ class Block:
         return self._read(key)
 
     def pixels(self, key: Key) -> Pixels:
-        """Return what is kept of the images of the rows."""
+        """Return the grids and the counts of the images of the rows."""
         if key not in self._pixels:
             self._pixels[key] = self._count_pixels(key)
         return self._pixels[key]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import LEVELS, Audit, Finding
+from datasets_rl.auditing.finding import LEVELS, Audit, Finding, Level
 from datasets_rl.auditing.run import open_members
 from datasets_rl.settings import Settings
 from datasets_rl.ted.keys import Key, dotted_name
@@ -55,8 +55,7 @@ class _Member:
         if self.data.steps.stored.manifest.fps:
             return self.data.steps.stored.manifest.fps
         for key in self.data.times:
-            sample = self.data.sample(key)
-            step = float(np.median((sample.after - sample.now)[sample.has_after])) if sample.has_after.any() else 0.0
+            step = self.data.usual_interval(key)
             return 1 / step if step > 0 else None
         return None
 
@@ -93,10 +92,12 @@ def audit_mixture(
     if len(compared) < 2:
         skipped[Conventions.name] = "the mixture has a single member"
     else:
-        usual = _usual(compared)
-        for other in compared:
-            if other is not usual:
-                findings += _differences(usual, other)
+        # Differences of infinite values need no warning.
+        with np.errstate(invalid="ignore"):
+            usual = _usual(compared)
+            for other in compared:
+                if other is not usual:
+                    findings += _differences(usual, other)
     return Audit(
         id=name,
         steps=sum(len(one.data) for one in compared),
@@ -200,7 +201,6 @@ def _signs(usual: _Member, other: _Member, key: Key) -> Iterator[Finding]:
                 "exchange the two values in a member",
                 key=name,
             )
-            continue
     same = usual.shapes(usual.data.states) == other.shapes(other.data.states)
     if not same or not usual.states.size or not other.states.size:
         return
@@ -263,12 +263,5 @@ def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes.items())) or "none"
 
 
-def _finding(level: str, message: str, evidence: dict[str, object], remedy: str, key: str = "") -> Finding:
-    return Finding(
-        Conventions.name,
-        "strong" if level == "strong" else "hint",
-        message,
-        evidence=evidence,
-        remedy=remedy,
-        key=key,
-    )
+def _finding(level: Level, message: str, evidence: dict[str, object], remedy: str, key: str = "") -> Finding:
+    return Finding(Conventions.name, level, message, evidence=evidence, remedy=remedy, key=key)

@@ -129,7 +129,7 @@ class Data:
 
     @property
     def images(self) -> Sequence[Key]:
-        """Keys of the fields of images: the cameras. An image after an action is not a field of its own."""
+        """Keys of the fields of images: the cameras. An image after an action is not another field."""
         return [field.key for field in self._fields if holds_images(field)]
 
     @property
@@ -208,7 +208,7 @@ class Data:
         return self.steps.take(key, rows).reshape(len(rows), int(np.prod(self.field(key).shape)))
 
     def finals(self, key: Key) -> NDArray[Any]:
-        """Return the observation after the last action of each episode, [E, D]. Unknown ones are not meaningful."""
+        """Return the observation after the last action of each episode, [E, D]. Unknown observations are not meaningful."""
         stored, last = self.steps.stored, self.episodes.stops - 1
         rows = last if self.steps.rows is None else self.steps.rows.at(last)
         whole = stored.episodes

@@ -221,7 +221,7 @@ class Dynamics:
 
 
 def _pairs(inputs: int, rows: int) -> NDArray[np.int64]:
-    """Return the pairs of inputs whose products are inputs, too, int64 [2, P]: all pairs of few inputs, or none."""
+    """Return the pairs of inputs that are multiplied into further inputs, int64 [2, P]: all pairs of few inputs, or none."""
     pairs = np.stack(np.triu_indices(inputs))
     few = inputs <= _FEW and rows >= _ROWS_PER_INPUT * (pairs.shape[1] + 2 * inputs)
     return pairs if few else pairs[:, :0]
@@ -252,7 +252,7 @@ def _fit_forward(inputs: Floats, targets: Floats, kept: NDArray[np.bool_]) -> _F
 
 
 def _fit_joint(values: Floats, elements: int, kept: NDArray[np.bool_]) -> _Fitted:
-    """Return the model whose errors are those of the last elements, each predicted from all other values."""
+    """Return the model with the errors of the last elements, each predicted from all other values."""
     inputs = np.hstack([np.ones((len(values), 1)), values])
     zeros = np.zeros((len(values), elements))
     for _ in range(_ROUNDS):

@@ -13,7 +13,7 @@ from datasets_rl.errors import InvalidArgumentError
 Level: TypeAlias = Literal["proof", "strong", "hint"]
 LEVELS: tuple[Level, ...] = ("proof", "strong", "hint")
 """How sure a finding is, the surest first. A proof follows from the values alone, such as NaN or two equal episodes. A
-strong finding is at most one false alarm in 1,000 clean episodes, and a hint at most one in 50: see docs/audit.md."""
+strong finding is at most a false alarm in 1,000 clean episodes, and a hint at most a false alarm in 50: see docs/audit.md."""
 
 
 def counted(number: int, noun: str) -> str:

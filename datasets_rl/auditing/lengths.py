@@ -6,7 +6,7 @@ episodes do not bend:
 
     score                    .  x        named: x
     |           . -- .  -- .
-    | . -- .                             what is left of a score: its distance from the line
+    | . -- .                             the remainder of a score: the distance from the line
     +--------------------------- length
 """
 
@@ -25,10 +25,10 @@ class LengthControl:
     Attributes:
         check: Name of the check.
         key: Dotted key of the field that the check looks at. Empty if the check looks at several fields together.
-        scored: Whether the check has a score. The score of other checks is 1 for a named episode, and 0 for another one.
+        scored: Whether the check has a score. The score of other checks is 1 for a named episode, and 0 for other episodes.
         correlation: Rank correlation (Spearman) of the score with the length, from -1 to 1.
         named: Number of episodes that the check names.
-        standing: How many of the named episodes have one of the so many highest scores after the part that grows with the
+        standing: How many of the named episodes are among as many highest scores after the part that grows with the
             length is taken out. None for a check without a score.
     """
 
@@ -73,7 +73,7 @@ def control(
 
 
 def rank_correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float | None:
-    """Return the rank correlation of two numbers of each episode, [E], or None if all of one are equal."""
+    """Return the rank correlation of two numbers of each episode, [E], or None if all numbers of either are equal."""
     one, two = (_ranks(np.nan_to_num(values)) for values in (first, second))
     deviation = float(one.std() * two.std()) if len(one) else 0.0
     if not deviation:

@@ -72,7 +72,7 @@ def audit_parts(
 
 
 def _findings(shared: Shared, first: tuple[str, Data], second: tuple[str, Data]) -> Iterator[Finding]:
-    """Yield the findings that a second dataset has episodes of a first one: those that are equal, and those that are equal in some fields."""
+    """Yield the findings that a second dataset has episodes of a first one: those that are equal, and episodes that are equal in some fields."""
     (one, data), (other, others) = first, second
     is_proof = shared.whole & _are_constants_equal(data, others, shared.pairs)
     kinds: list[tuple[Level, NDArray[np.bool_], str]] = [

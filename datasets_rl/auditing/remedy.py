@@ -33,7 +33,7 @@ _LAST = ("fix_signs", "fix_wraps", "fix_ends")
 _REASONS = 3
 _UNITS, _JUMPS = "unit_changes", "joined_episodes"
 _NO_SEAMS = frozenset({_UNITS, "repeated_seeds"})
-"""Checks whose findings no seam can give."""
+"""Checks with findings that no seam can give."""
 _SEAM = 2
 """Steps between two places that are one seam."""
 
@@ -137,7 +137,7 @@ def keep_rows(data: Data, first: int, stop: int) -> Correction:
 def recipe_of(name: str, findings: Sequence[Finding], episodes: int | None = None) -> str:
     """Return the recipe, as TOML, with the steps of the remedies of findings. What no step corrects is a comment.
 
-    Steps of a check that differ in the episodes only are one step. Nothing else is done to an episode that is dropped. A step
+    Steps of a check that differ in the episodes only become a single step. Nothing else is done to an episode that is dropped. A step
     that drops more than half of the episodes is a comment.
 
     Args:
@@ -176,8 +176,8 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings, the surest first, each with a remedy that none before it has.
 
     The seam of an episode that is two looks like other faults, too: like a gap of the clock, a quaternion that flips, an outlier. Such an
-    episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: what is left shows in the next audit.
-    A proof, such as a NaN, and a finding about other rows are no look of a seam: they keep their remedy.
+    episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: the next audit shows the remaining faults.
+    A proof, such as a NaN, and a finding about other rows do not come from the seam, and keep their remedy.
     """
     units = {episode for finding in findings if finding.check == _UNITS for episode in finding.episodes}
     findings = [_in_unit(finding, units) for finding in findings]
@@ -220,7 +220,7 @@ def _may_be_seam(finding: Finding, seams: Sequence[tuple[int, int]]) -> bool:
 
 
 def _unrepeated(finding: Finding, seams: dict[int, list[int]]) -> Finding:
-    """Return a finding whose remedy divides at new places alone, which are added to the steps of the seams by episode."""
+    """Return a finding with a remedy that divides at new places alone, which are added to the steps of the seams by episode."""
     if not _divides(finding) or not isinstance(finding.remedy, Correction):
         return finding
     places = [(int(episode), int(step)) for episode, step in (str(one).split("/") for one in finding.remedy.places)]
@@ -244,7 +244,7 @@ def _touches(rows: Sequence[tuple[int, int]], others: Iterable[Sequence[tuple[in
 
 
 def _spared(finding: Finding, divided: AbstractSet[int]) -> Finding:
-    """Return a finding whose remedy neither drops nor trims the divided episodes."""
+    """Return a finding with a remedy that neither drops nor trims the divided episodes."""
     if not isinstance(finding.remedy, Correction) or finding.remedy.step not in {"drop_episodes", "trim_steps"}:
         return finding
     named = _numbers(finding.remedy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.look.steps import StepReader
 from datasets_rl.progress import report
+from datasets_rl.read.threads import core_count
 from datasets_rl.settings import Settings
 from datasets_rl.store.find import locate, shown_id
 from datasets_rl.store.layout import AUDIT_FOLDER
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _NARROW_BYTES = 4 << 20
 _WIDE_BYTES = 24 << 20
 _PARTS = 16
-"""Number of parts in which the measures are kept during the audit: what an interrupted audit repeats is one part."""
+"""Number of parts in which the measures are kept during the audit: an interrupted audit repeats a single part."""
 _KEEP_AFTER = 2.0
 """Seconds between two times at which measures are kept. A short audit writes nothing."""
 
@@ -59,10 +59,10 @@ def audit(
     root: Path | str | None = None,
     settings: Settings | None = None,
 ) -> Audit:
-    """Look for faults in the data of a dataset, and return what was found.
+    """Look for faults in the data of a dataset, and return the findings.
 
     The checks, what each finds, misses and takes for a fault, are listed in docs/audit.md. An audit that was interrupted
-    goes on where the audit stopped.
+    continues where the audit stopped.
 
         >>> from datasets_rl import audit, load
         >>> audit(load("demo/pendulum"), checks=["not_finite"]).findings
@@ -108,7 +108,7 @@ def open_steps(dataset: str | Path, *, root: Path | str | None, settings: Settin
 
 
 def open_members(datasets: Sequence[str | Path], *, settings: Settings) -> list[tuple[str, Data]]:
-    """Return several stored datasets to audit together, each with the id under which it is shown, or what was given if two have one id.
+    """Return several stored datasets to audit together, each with the id under which it is shown. Two with the same id are shown as they were given.
 
     Raises:
         UnknownIdError: If there is no such id, or a dataset is not stored.
@@ -142,7 +142,7 @@ class _Look:
 
 def audit_steps(steps: StepReader, checks: Sequence[Check], *, name: str, settings: Settings) -> Audit:
     """Make checks of the steps of a dataset."""
-    # Values that are not finite are findings, and differences of infinite values are no reason to warn.
+    # Values that are not finite are findings, and differences of infinite values need no warning.
     with one_matrix_thread(), np.errstate(invalid="ignore"):
         return _audited(Data(steps), checks, name, settings)
 
@@ -222,7 +222,7 @@ def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings)
             unit=" steps",
             show=settings.progress,
         ) as advance,
-        ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rlds-audit") as pool,
+        ThreadPoolExecutor(core_count(), thread_name_prefix="rlds-audit") as pool,
     ):
         for number, (walk, part) in enumerate(parts):
             measures = kept.read(number)
@@ -240,7 +240,7 @@ def _measured(data: Data, looks: Sequence[_Look], name: str, settings: Settings)
 class _Kept:
     """The measures of parts of an unfinished audit, each a file, ``<home>/.audit/<digest>/<part>.npz``.
 
-    A home that cannot be written, or is full, keeps nothing, and the audit goes on.
+    A home that cannot be written, or is full, keeps nothing, and the audit continues.
 
     Args:
         home: The folder of all sources.
@@ -282,7 +282,7 @@ class _Kept:
         self._written = time.monotonic()
 
     def discard(self) -> None:
-        """Delete what is kept."""
+        """Delete the kept measures."""
         if self._folder.is_dir():
             with suppress(OSError, DatasetsRLError):
                 disk.remove_tree(self._folder, self._home)

@@ -1,7 +1,7 @@
-"""Statements for papers: what a dataset is, from the manifest, the lock and the audit, and what nobody stated.
+"""Statements for papers: what a dataset is, by the manifest, the lock and the audit, and what is not stated.
 
-statement    the contract: what is known about a dataset
-answers      the questions of a datasheet, each with the answer, or without one
+statement    the contract: the facts of a dataset
+answers      the questions of a datasheet, each with or without an answer
 paragraph    a paragraph for the appendix, LaTeX
 datasheet    the questions and the answers, Markdown
 croissant    croissant.json: Croissant 1.1 with the fields of Responsible AI

@@ -24,20 +24,20 @@ _FINDINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question, and what is known."""
+    """A question and its answer."""
 
     section: str
     topic: str
     """The question in a few words, for lists of what is open."""
     question: str
     lines: tuple[str, ...] = ()
-    """The answer, plain text, a sentence or an item each. Empty if nobody stated the answer."""
+    """The answer, plain text, a sentence or an item each. Empty if the answer is not stated."""
     note: str = ""
-    """Why there is no answer, or what stands in croissant.json in its place, because Croissant requires a value."""
+    """Why the answer is missing, or the value in croissant.json in its place, because Croissant requires a value."""
 
 
 def open_answers(statement: Statement) -> list[Answer]:
-    """Return the questions that nobody answered."""
+    """Return the questions without an answer."""
     return [one for one in answers_of(statement) if not one.lines]
 
 
@@ -68,7 +68,7 @@ def finding_lines(statement: Statement) -> list[str]:
     findings = () if statement.audit is None else statement.audit.findings
     lines = [f"{one.message.removesuffix('.')} (level: {one.level})" for one in findings[:_FINDINGS]]
     more = len(findings) - _FINDINGS
-    return [*lines, f"and {more:,} more findings"] if more > 0 else lines
+    return [*lines, f"and {more:,} more"] if more > 0 else lines
 
 
 def audit_line(statement: Statement) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from datasets_rl.catalog.licenses import spdx_id
 from datasets_rl.citing.answers import (
     content_line,
     decision_lines,
@@ -75,24 +76,12 @@ _CONTEXT: Mapping[str, Any] = {
     "name": {"@container": "@language"},
     **{name: f"cr:{name}" for name in _TERMS},
 }
-"""The context of the specification. Readers warn of another one."""
+"""The context of the specification. Readers warn of another context."""
 _CONFORMS = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 _NPY = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
 _ENCODINGS = {".npy": _NPY, ".json": "application/json", ".mp4": "video/mp4", ".parquet": "application/x-parquet"}
 """Formats of files by suffix. A format without a registered name has the address of its specification."""
 _KINDS = {"float": "Float", "int": "Int", "uint": "UInt"}
-_SPDX = {
-    "apache20": "Apache-2.0",
-    "bsd3clause": "BSD-3-Clause",
-    "cc010": "CC0-1.0",
-    "ccby40": "CC-BY-4.0",
-    "ccbync40": "CC-BY-NC-4.0",
-    "ccbyncnd40": "CC-BY-NC-ND-4.0",
-    "ccbyncsa40": "CC-BY-NC-SA-4.0",
-    "ccbysa40": "CC-BY-SA-4.0",
-    "mit": "MIT",
-}
-"""The identifier of a license at spdx.org, by the letters and digits of the usual name."""
 
 
 def croissant(
@@ -101,7 +90,7 @@ def croissant(
     """Return the content of croissant.json.
 
     Args:
-        statement: What is known about the dataset.
+        statement: The facts of the dataset.
         version: The folder of the stored version, whose files are hashed.
         tables: Parquet tables, each a record set with the name of the file.
         base: The folder of croissant.json, to which the paths of the tables are relative.
@@ -202,7 +191,7 @@ def _license(statement: Statement) -> str:
     if not statement.is_license_stated:
         return "not stated"
     text = statement.manifest.license
-    known = _SPDX.get(re.sub(r"[^a-z0-9]", "", text.lower()))
+    known = spdx_id(text)
     return f"https://spdx.org/licenses/{known}" if known else text
 
 
@@ -213,7 +202,7 @@ def _citation(statement: Statement) -> str:
 
 
 def _responsible(statement: Statement) -> dict[str, Any]:
-    """Return the fields of Responsible AI that are known. What nobody stated is left out."""
+    """Return the fields of Responsible AI that are stated."""
     manifest = statement.manifest
     protocol = decision_lines(manifest) + recipe_lines(manifest)
     fields = {

@@ -1,4 +1,4 @@
-"""The contract of statements: what is known about a dataset, from which each document is made."""
+"""The contract of statements: the facts of a dataset, from which each document is made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UPSTREAM_VERSION = re.compile(r"[-_]v(\d+)(?:@.*)?$")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is known about a stored dataset."""
+    """The facts of a stored dataset."""
 
     id: str
     """The id under which the dataset is stored, or the id in the manifest."""

@@ -39,7 +39,7 @@ class WrittenStatement:
 
     @property
     def open_topics(self) -> tuple[str, ...]:
-        """What nobody stated, a few words each."""
+        """The questions without an answer, a few words each."""
         return tuple(one.topic for one in open_answers(self.statement))
 
 
@@ -48,6 +48,7 @@ class _Subject:
     """A dataset to state, and the lock that has the dataset."""
 
     folder: Path
+    """The folder of the version, so that all documents are about one version."""
     name: str
     lock: Lock | None = None
 
@@ -66,7 +67,7 @@ def write_statement(
 
         out/references.bib              the BibTeX of all datasets
         out/appendix.tex                a paragraph for each dataset
-        out/DATASET/datasheet.md        questions and answers, and what nobody stated
+        out/DATASET/datasheet.md        questions and answers, and the open questions
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 
@@ -138,9 +139,8 @@ def _subjects(dataset: str | Path, root: Path | str | None, settings: Settings) 
         for member in read_mixture(path)[0]:
             yield from _subjects(member.dataset, root, settings)
     else:
-        folder = locate(store.id_or_path(dataset), root=root, settings=settings)
-        manifest = StoredDataset(folder).manifest
-        yield _Subject(folder, shown_id(folder, manifest.id, settings=settings))
+        stored = StoredDataset(locate(store.id_or_path(dataset), root=root, settings=settings))
+        yield _Subject(stored.folder, shown_id(stored.folder, stored.manifest.id, settings=settings))
 
 
 def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
@@ -148,13 +148,13 @@ def _locked(lock: Lock, settings: Settings) -> Iterator[_Subject]:
     for locked in lock.datasets:
         if not locked.is_parent:
             try:
-                folder = locate(lock.place(locked), settings=settings)
+                stored = StoredDataset(locate(lock.place(locked), settings=settings))
             except NotADatasetError as error:
                 make = Remedy("{} makes the datasets of the lock", Call("lockfile.sync", lock.path))
                 reason = f"{error.reason}, and the lock {lock.path} has {locked.id}"
                 raise NotADatasetError(error.path, reason, hint=make) from error
-            check_opened(lock, locked, StoredDataset(folder).manifest)
-            yield _Subject(folder, locked.id, lock)
+            check_opened(lock, locked, stored.manifest)
+            yield _Subject(stored.folder, locked.id, lock)
 
 
 def _write(

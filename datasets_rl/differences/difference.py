@@ -77,7 +77,7 @@ class FieldDifference:
     name: str
     """Dotted key in the first dataset, or ``episode table: NAME`` for a column of the episode table."""
     other_name: str
-    """Dotted key in the second dataset, which is another one if the field was renamed."""
+    """Dotted key in the second dataset, which is another key if the field was renamed."""
     compared: int
     """Number of compared steps, the states after the last actions included, or of episodes for a column of the episode table."""
     steps: int = 0

@@ -3,7 +3,7 @@
     before   A  B  C  D  E        after   A  C' X  B
     pairs    A-A  B-B  C-C'       only before: D E        only after: X
 
-These rules pair episodes, one after the other, and each episode at most once:
+These rules pair episodes, in this order, and each episode at most once:
 
 1. The same values in all fields that both datasets have.
 2. The same values in a field that is evidence of a copy, as `datasets_rl.fingerprints` explains.
@@ -78,22 +78,25 @@ def _words(prints: Fingerprints, names: list[str]) -> NDArray[np.uint64]:
 def _pair_equal(to: Numbers, free: NDArray[np.bool_], words: NDArray[np.uint64], others: NDArray[np.uint64]) -> None:
     """Pair the episodes with equal words: the first with the first, the second with the second, and so on."""
     mine, theirs = np.flatnonzero(to < 0), np.flatnonzero(free)
-    keys, other_keys = _numbered(words[mine]), _numbered(others[theirs])
+    all_words = np.concatenate([words[mine], others[theirs]])
+    # The number of each word, and not the word: two words and counts must never have one key.
+    numbers = np.unique(all_words, return_inverse=True)[1].reshape(-1) * (len(all_words) + 1)
+    keys, other_keys = (part + _preceding(part) for part in np.split(numbers, [len(mine)]))
     _, first, second = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
     to[mine[first]] = theirs[second]
     free[theirs[second]] = False
 
 
-def _numbered(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return unique words: each word, mixed with how many equal words precede it, [n]."""
-    order = np.argsort(words, kind="stable")
-    ordered = words[order]
-    new = np.ones(len(words), np.bool_)
+def _preceding(numbers: Numbers) -> Numbers:
+    """Return how many equal numbers precede each number, [n]."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    new = np.ones(len(numbers), np.bool_)
     new[1:] = ordered[1:] != ordered[:-1]
-    first = np.maximum.accumulate(np.where(new, np.arange(len(words)), 0))
-    numbers = np.empty(len(words), np.uint64)
-    numbers[order] = np.arange(len(words)) - first
-    return (words * _MIX) ^ (numbers * _MIX)
+    first = np.maximum.accumulate(np.where(new, np.arange(len(numbers)), 0))
+    preceding = np.empty(len(numbers), np.int64)
+    preceding[order] = np.arange(len(numbers)) - first
+    return preceding
 
 
 def _pair_copies(to: Numbers, free: NDArray[np.bool_], prints: Fingerprints, others: Fingerprints) -> None:

@@ -494,6 +494,7 @@ def _document_problems(document: Mapping[str, Any]) -> Iterator[str]:
             if not isinstance(document.get(name, kind()), kind):
                 yield f"{name} is {short_text(document[name])}, expected {expected}"
     yield from _score_problems(document.get("score"))
+    yield from _origin_problems(document)
     for name, kind, expected in _LISTS:
         items = document.get(name, [])
         if not isinstance(items, list) or not all(isinstance(item, kind) for item in items):
@@ -517,6 +518,39 @@ def _score_problems(score: Any) -> Iterator[str]:
     are_numbers = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
     if not are_numbers or numbers != sorted(set(numbers)) or not isinstance(score.get("origin"), str) or len(score) > 3:
         yield f"score is {short_text(score)}, expected the numbers low and high, low below high, and the text origin"
+
+
+def _origin_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for each part of the selection, the original of a copy, and the history that has another form."""
+    copied, history = document.get("copied_from", {}), document.get("history", [])
+    selections = {"selection": document.get("selection", {})}
+    if isinstance(copied, dict):
+        selections["copied_from.selection"] = copied.get("selection", {})
+        if not isinstance(address := copied.get("address", ""), str):
+            yield f"copied_from.address is {short_text(address)}, expected text"
+    for name, selection in selections.items():
+        if not isinstance(selection, dict) or not isinstance(selection.get("options", {}), dict):
+            yield f"{name} is {short_text(selection)}, expected an object, with options that are an object"
+    for number, run in enumerate(history if isinstance(history, list) else ()):
+        if isinstance(run, dict):
+            yield from _run_problems(f"history[{number}]", run)
+
+
+def _run_problems(where: str, run: Mapping[str, Any]) -> Iterator[str]:
+    recipe, merged = run.get("recipe", {}), run.get("merged", [])
+    if not isinstance(recipe, dict) or not _are_objects(recipe.get("steps", [])):
+        yield f"{where}.recipe is {short_text(recipe)}, expected an object with steps, a list of objects"
+    if not _are_objects(merged):
+        yield f"{where}.merged is {short_text(merged)}, expected a list of objects"
+        merged = []
+    inputs = [("of", run["of"])] if "of" in run else []
+    for name, one in [*inputs, *((f"merged[{number}]", one) for number, one in enumerate(merged))]:
+        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("id", "files")):
+            yield f"{where}.{name} is {short_text(one)}, expected an object with the texts id and files"
+
+
+def _are_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def missing_field_problems(schema: Schema) -> Iterator[str]:

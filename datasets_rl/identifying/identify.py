@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from datasets_rl import disk
 from datasets_rl.downloading.opened import opened
 from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.fingerprints.fingerprint import Fingerprints
-from datasets_rl.format.current import is_dataset
 from datasets_rl.format.fingerprints import computed_fingerprints
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.identifying.index import Index, open_index
@@ -122,8 +120,7 @@ def identify(
     """
     settings = settings or Settings.from_env()
     with opened(dataset, root=root, settings=settings) as stored:
-        is_stored = stored.folder.is_relative_to(settings.home.resolve()) or is_dataset(disk.expand_home(dataset))
-        name = shown_id(stored.folder, stored.manifest.id, settings=settings) if is_stored else str(dataset)
+        name = shown_id(stored.folder, str(dataset), settings=settings)
         known = [*known_datasets(settings)]
         with waiting(f"indexing the episodes of {len(known):,} stored datasets", show=settings.progress):
             index, problem = open_index(settings.home, known)

@@ -68,7 +68,7 @@ class Index:
         return positions, self._places(self.owners[rows])
 
     def windows_of(self, hashes: NDArray[np.uint32], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where hashes of windows occur, the rarest ones, because common windows tell no episodes apart.
+        """Return where hashes of windows occur, the rarest windows, because common windows are in many episodes.
 
         Args:
             hashes: Hashes, [n]. 0 occurs nowhere.

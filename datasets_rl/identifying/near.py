@@ -34,12 +34,12 @@ _UNCHANGED = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class NearCopy:
-    """How an episode is a near copy of another one."""
+    """How an episode is a near copy of another episode."""
 
     steps: int
     """Number of steps that both have."""
     shift: int
-    """The step in the other episode of step 0 of this one."""
+    """The step in the other episode of step 0 of this episode."""
     equal: tuple[str, ...]
     """Dotted keys of fields whose values are equal up to rounding."""
     scaled: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 lock        the contract: what a lock holds, and the text of the file
 programs    the datasets that a program opens, by its syntax tree
-write       from ids, mixtures and programs to a lock of what is stored
+write       from ids, mixtures and programs to a lock of the stored datasets
 compare     the differences between a stored dataset and a lock
 sync        from a lock to the same bytes: from the home, another folder, the hub, a recipe or the upstream
 """

@@ -57,7 +57,7 @@ def differences(locked: LockedDataset, manifest: Manifest) -> list[str]:
     if not found:
         found = [_digest_difference(locked, manifest)]
     more = len(found) - _MAX_SENTENCES
-    return found if more < 1 else [*found[:_MAX_SENTENCES], f"{more:,} more differences"]
+    return found if more < 1 else [*found[:_MAX_SENTENCES], f"and {more:,} more"]
 
 
 def _causes(locked: LockedDataset, manifest: Manifest) -> Iterator[str]:

@@ -12,12 +12,17 @@ from datasets_rl.catalog.mixture_file import Member, read_mixture
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.lockfile.lock import Lock, LockedMixture, name_in_lock, place_of, relative_path
 from datasets_rl.lockfile.programs import read_program
+from datasets_rl.settings import Settings
 
 
 @dataclass
 class Inputs:
     """What the inputs of a lock name."""
 
+    base: Path
+    """The folder of the lock, to which paths in programs are relative."""
+    settings: Settings
+    """The settings, with the home."""
     named: dict[str, str] = field(default_factory=dict)
     """The names of the datasets in the lock, each with the first place that names it, such as ``train.py:12``."""
     mixtures: list[LockedMixture] = field(default_factory=list)
@@ -27,57 +32,59 @@ class Inputs:
     """Calls of programs that name a dataset in a way that only running the program would show, a sentence each."""
 
     @classmethod
-    def read(cls, targets: Iterable[str | Path], base: Path) -> Inputs:
+    def read(cls, targets: Iterable[str | Path], base: Path, settings: Settings) -> Inputs:
         """Read mixtures and programs, and find the names of all datasets. No dataset is opened.
 
         Args:
             targets: Ids, folders, files of mixtures (``.toml``) and programs (``.py``).
-            base: The folder of the lock, to which paths in programs are relative.
+            base: The folder of the lock.
+            settings: The settings, with the home.
 
         Raises:
             UnknownIdError: If there is no such id.
             InvalidArgumentError: If a mixture or a program cannot be read.
         """
-        inputs = cls()
+        inputs = cls(base, settings)
         for target in targets:
             path = disk.expand_home(target).absolute()
             if path.suffix == ".py":
-                inputs._add_program(path, base)
+                inputs._add_program(path)
             elif path.suffix == ".toml":
-                inputs._add_mixture(path, base)
+                inputs._add_mixture(path)
                 inputs.listed[relative_path(path, base)] = None
             else:
-                inputs.listed[inputs._add(target, base, "")] = None
+                inputs.listed[inputs._add(target, "")] = None
         return inputs
 
-    def _add(self, dataset: str | Path, base: Path, place: str) -> str:
-        name = name_in_lock(store.id_or_path(dataset), base)
+    def _add(self, dataset: str | Path, place: str) -> str:
+        name = name_in_lock(store.id_or_path(dataset), self.base, self.settings)
         self.named.setdefault(name, place or name)
         return name
 
-    def _add_mixture(self, path: Path, base: Path, place: str = "") -> None:
+    def _add_mixture(self, path: Path, place: str = "") -> None:
         members, settings = read_mixture(path)
-        file = relative_path(path, base)
+        file = relative_path(path, self.base)
         if file in {mixture.file for mixture in self.mixtures}:
             return
         tables = []
         for member in members:
             entries = {one.name: getattr(member, one.name) for one in fields(Member)}
             stated = {name: value for name, value in entries.items() if value is not None and value != ()}
-            tables.append({**stated, "dataset": self._add(member.dataset, base, place or file)})
+            tables.append({**stated, "dataset": self._add(member.dataset, place or file)})
         self.mixtures.append(LockedMixture(file, settings, tuple(tables)))
 
-    def _add_program(self, path: Path, base: Path) -> None:
+    def _add_program(self, path: Path) -> None:
+        base = self.base
         program, file = read_program(path), relative_path(path, base)
         self.listed[file] = None
         for opened in program.opened:
             place = f"{file}:{opened.line}"
             if opened.is_mixture:
-                self._add_mixture(base / disk.expand_home(opened.name), base, place)
+                self._add_mixture(base / disk.expand_home(opened.name), place)
             else:
                 name = opened.name
                 is_path = name.startswith((".", "~", "/")) or (not _is_known(name) and (base / name).exists())
-                self._add(base / disk.expand_home(name) if is_path else name, base, place)
+                self._add(base / disk.expand_home(name) if is_path else name, place)
         self.computed += [f"{file}:{one.line}: {one.call}({one.name}) has no constant" for one in program.computed]
 
 
@@ -92,11 +99,11 @@ def target_of(listed: str, base: Path) -> str | Path:
     return base / listed if Path(listed).suffix in {".py", ".toml"} else place_of(listed, base)
 
 
-def outdated(lock: Lock) -> list[str]:
+def outdated(lock: Lock, settings: Settings) -> list[str]:
     """Return how a lock does not fit its programs and mixtures, a sentence each. No dataset is opened."""
     base = lock.path.parent
     try:
-        inputs = Inputs.read([target_of(one, base) for one in lock.inputs], base)
+        inputs = Inputs.read([target_of(one, base) for one in lock.inputs], base, settings)
     except DatasetsRLError as error:
         return [error.message]
     named = {one.id for one in lock.datasets if not one.is_parent}

@@ -188,7 +188,7 @@ class Lock:
             problems += _contradictions(datasets)
         if problems:
             more = len(problems) - _MAX_PROBLEMS
-            shown = "; ".join([*problems[:_MAX_PROBLEMS], *([f"{more:,} more problems"] if more > 0 else [])])
+            shown = "; ".join([*problems[:_MAX_PROBLEMS], *([f"{more:,} more"] if more > 0 else [])])
             raise InvalidArgumentError(f"the lock {path} is not valid: {shown}", hint=_AGAIN)
         return cls(path, tuple(datasets), tuple(inputs), tuple(mixtures))
 
@@ -216,17 +216,18 @@ class Lock:
             disk.rewrite_file(self.path, data)
         return True
 
-    def find(self, dataset: str | Path) -> LockedDataset:
+    def find(self, dataset: str | Path, *, settings: Settings | None = None) -> LockedDataset:
         """Return a dataset of the lock.
 
         Args:
             dataset: An id, an address, or the path of a dataset's folder or of raw files.
+            settings: The settings. By default the settings of the environment.
 
         Raises:
             OutdatedLockError: If the lock does not have the dataset.
             UnknownIdError: If there is no such id.
         """
-        name = name_in_lock(store.id_or_path(dataset), self.path.parent)
+        name = name_in_lock(store.id_or_path(dataset), self.path.parent, settings or Settings.from_env())
         found = sorted((one for one in self.datasets if one.id == name), key=lambda one: one.is_parent)
         if not found:
             raise OutdatedLockError(self.path, [f"the lock has no dataset {name}"])
@@ -269,13 +270,13 @@ def is_newer(path: Path) -> bool:
     return found is not None and int(found[1]) > _VERSION
 
 
-def name_in_lock(dataset: str | Path, base: Path, settings: Settings | None = None) -> str:
+def name_in_lock(dataset: str | Path, base: Path, settings: Settings) -> str:
     """Return the name of a dataset in a lock: the whole id, or the path relative to the folder of the lock.
 
     Args:
         dataset: An id, an address, or the path of a folder.
         base: The folder of the lock.
-        settings: The settings. By default the settings of the environment.
+        settings: The settings, with the home.
     """
     if isinstance(dataset, Path):
         path = disk.expand_home(dataset).absolute()

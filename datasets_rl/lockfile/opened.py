@@ -38,7 +38,7 @@ def find_locked(lock: Lock, dataset: str | Path, *, make: bool, settings: Settin
         OutdatedLockError: If the lock does not have the dataset.
         LockMismatchError, NotADatasetError, FetchError: As for `sync`.
     """
-    locked = lock.find(dataset)
+    locked = lock.find(dataset, settings=settings)
     syncing = Syncing(lock, settings)
     if make and not syncing.is_stored(locked):
         syncing.make(locked)

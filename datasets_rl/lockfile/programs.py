@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from datasets_rl.errors import InvalidArgumentError
@@ -43,8 +43,8 @@ class Program:
     """What a program opens."""
 
     opened: tuple[Opened, ...] = ()
-    computed: tuple[Opened, ...] = field(default=())
-    """Calls with an argument that is no constant. The name is the code of the argument."""
+    computed: tuple[Opened, ...] = ()
+    """Calls with an argument other than a constant. The name is the code of the argument."""
 
 
 def read_program(path: Path) -> Program:
@@ -73,7 +73,7 @@ def read_program(path: Path) -> Program:
             continue
         for item in argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]:
             if isinstance(item, ast.Call) and _function_of(item.func, imported) in _OPENING:
-                continue  # a call of its own
+                continue  # another call
             value = _text_of(item, constants)
             if value is None:
                 computed.append(Opened(ast.unparse(item), call.lineno, function))

@@ -429,7 +429,7 @@ def sync(
     """
     settings = settings or Settings.from_env()
     lock = Lock.read(default_path(settings) if path is None else path)
-    if locked and (problems := outdated(lock)):
+    if locked and (problems := outdated(lock, settings)):
         raise OutdatedLockError(lock.path, problems)
     syncing = Syncing(lock, settings, places, engine, jobs)
     return [syncing.make(dataset) for dataset in lock.datasets if not dataset.is_parent]

@@ -51,7 +51,7 @@ class Written:
 
     lock: Lock
     former: Lock | None
-    """The lock that the file had before, or None without one."""
+    """The lock that the file had before, or None without a former lock."""
     computed: tuple[str, ...]
     """Calls of programs with datasets that are not locked, because only running the program shows the datasets."""
     changed: bool
@@ -117,7 +117,7 @@ def write_lock(
             f"there is no lock {file}, and no dataset is named",
             hint="name the ids, the files of mixtures and the programs of the project",
         )
-    inputs = Inputs.read(named, base)
+    inputs = Inputs.read(named, base, settings)
     lock = lock_datasets(inputs, file, settings)
     lock = _with_copies(lock, copies, former, settings)
     # Version control may have changed the ends of lines.
@@ -151,12 +151,12 @@ def lock_opened(path: Path, dataset: str, manifest: Manifest, folder: Path) -> L
         manifest: The manifest of the open version.
         folder: The folder of the dataset.
     """
-    path = path.absolute()
+    path, settings = path.absolute(), Settings.from_env()
     try:
-        name = name_in_lock(store.id_or_path(dataset), path.parent)
+        name = name_in_lock(store.id_or_path(dataset), path.parent, settings)
     except UnknownIdError:  # a prefix that the program has registered
-        name = name_in_lock(folder, path.parent)
-    blocks = locked_blocks(name, manifest, store.paths_of(folder), path.parent, Settings.from_env())
+        name = name_in_lock(folder, path.parent, settings)
+    blocks = locked_blocks(name, manifest, store.paths_of(folder), path.parent, settings)
     return Lock(path, tuple(blocks), (name,))
 
 
@@ -231,11 +231,17 @@ def _split_history(
         run = history.pop()
         if history and "merged" in history[-1]:
             inputs = tuple(LockedInput(_named(one["id"], base), one["files"]) for one in history.pop()["merged"])
-        else:
+        elif "of" in run:
             inputs = (LockedInput(_named(run["of"]["id"], base), run["of"]["files"]),)
-        recipe = run["recipe"]
+        else:
+            raise InvalidArgumentError(
+                f"{name} cannot be locked: its manifest does not say what the recipe of history[{len(history)}] was applied to",
+                hint="make the dataset again",
+            )
+        recipe = run.get("recipe", {})
+        steps = tuple(recipe.get("steps", ()))
         recipes.insert(
-            0, LockedRecipe(recipe.get("name", ""), inputs, tuple(recipe["steps"]), run["num_frames"], run["seed"])
+            0, LockedRecipe(recipe.get("name", ""), inputs, steps, run.get("num_frames"), run.get("seed", 0))
         )
         in_place = len(inputs) == 1 and (
             inputs[0].id == name if not name.startswith(".") else inputs[0].id in own and _has(paths, inputs[0].digest)

@@ -115,11 +115,6 @@ class Video:
         times: NDArray[np.int64] = self.packets["pts"][self.frames]
         return times * self.base.numerator / self.base.denominator
 
-    @property
-    def key_frames(self) -> int:
-        """Number of key frames."""
-        return int(np.count_nonzero(self.packets["back"] == 0))
-
 
 def index_video(path: Path) -> Video:
     """Return the packets of a video file, without decoding it.

@@ -83,10 +83,6 @@ def choose_goals(
         final[number], goal_limits[number] = goal > inside, goal
 
 
-RULE = ("ahead", "kind", "random", "current_below", "random_from", "rows", "trials")
-"""The columns of the table of rules, see `read_goals`."""
-
-
 @compile_for(
     numba.int64(
         RECORDS,

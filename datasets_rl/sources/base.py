@@ -559,11 +559,6 @@ class Source(ABC):
             facts |= {**part, **joined}
         return {field: value.format(**facts) if isinstance(value, str) else value for field, value in facts.items()}
 
-    def catalog_entry(self, name: str, **fields: Any) -> Entry:
-        """Return an entry with the license, the citation and the homepage of the catalog, and with further fields."""
-        shared = {field: self.catalog.get(field, "") for field in ("license", "citation", "homepage")}
-        return Entry(self.name, name, **shared, **fields)
-
     def figures(self, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of an `Entry` for the figures that the catalog states.
 

@@ -73,7 +73,7 @@ def plan_move(home: Path, target: Path) -> Move | None:
 def _read_marker(target: Path) -> Path | None:
     marker = target / _MARKER
     try:
-        # Of a file that is too long for a path, what is read is not a path either.
+        # The beginning of a file that is too long for a path is not a path either.
         return Path(disk.read_plain(marker, _MAX_PATH_BYTES).decode())
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -139,7 +139,7 @@ def move(
             _check_all_unused(plan.source)
             if not switch(plan.target):
                 return plan
-            _copy_all(plan.source, plan.target, advance)  # files that were written to the old place meanwhile
+            _copy_all(plan.source, plan.target, advance)  # files that were written to the old place in the meantime
         _delete_copied(plan.source, plan.target)
         disk.remove_file(plan.target / _MARKER)
         disk.sync_file(plan.target)

@@ -313,7 +313,7 @@ def all_clocks_jitter(episode: clean.Recorded, strength: Strength, rng: np.rando
 
 
 def _jittered(times: Any, strength: Strength, rng: np.random.Generator) -> Any:
-    """Return ascending times whose steps deviate from the usual step by 20 %, 30 % or 40 %, in the mean."""
+    """Return ascending times with steps that deviate from the usual step by 20 %, 30 % or 40 %, in the mean."""
     share = {"weak": 0.2, "medium": 0.3, "strong": 0.4}[strength]
     steps = np.diff(times, axis=0) * (1 + share * rng.choice([-1, 1], (len(times) - 1, 1)))
     return np.concatenate([times[:1], times[:1] + np.cumsum(steps, axis=0)])

@@ -55,7 +55,7 @@ CHECKS_OF_IMAGES = frozenset(
         "video_lag",
     }
 )
-"""The checks whose faults need images."""
+"""The checks for which a fault needs images."""
 
 Plant: TypeAlias = Callable[[clean.Recording, Strength, np.random.Generator], Planted]
 

@@ -26,7 +26,7 @@ from datasets_rl.preprocessing import preprocess
 QUICK = ("maze", "teleop", "texts", "arm", "agents", "leader")
 """Kinds of recordings that are made at once, the quickest first."""
 WITHOUT_STEP = {"constant_fields", "constant_rewards", "final_is_reset", "missing_ends"}
-"""Checks whose remedies are sentences."""
+"""Checks with sentences as remedies."""
 TOGETHER = {"conventions", "shared_episodes"}
 """Checks of several datasets."""
 LATE = {
@@ -34,7 +34,7 @@ LATE = {
     "all_clocks_jitter-teleop-weak": "among clocks that jitter, the second audit finds another gap. The remedy of the jitter is a sentence",
 }
 LOST = "The remedy drops the last"
-"""What a finding says whose remedy drops the last steps of all episodes, with their rewards."""
+"""What a finding says if its remedy drops the last steps of all episodes, with their rewards."""
 
 
 def cases() -> list[tuple[str, str, Strength]]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ import planting
 import pytest
 
 from datasets_rl.auditing import audit, audit_mixture
+from datasets_rl.auditing.checks.texts_of_other_tasks import _distances
+from datasets_rl.auditing.checks.texts_unlike import _misspelled
 from datasets_rl.cli.app import main
 
 _TEXT = ("instruction",)
@@ -51,13 +56,78 @@ def test_nothing_is_found_in_clean_recordings(kind: str) -> None:
 def test_a_missing_letter_in_a_rare_text_is_a_hint() -> None:
     recording = _record("texts")
     first = recording.episodes[0]
-    text = first.array(_TEXT)[0]
-    wrong = text.replace("drawer", "drawr").replace("button", "buton").replace("shelf", "shlf").replace("cube", "cbe")
-    changed = first.with_arrays({_TEXT: [wrong] * (len(first) + 1)})
-    findings = planting.audited(recording.replaced({0: changed}), ["texts_unlike"]).findings
-    assert [(finding.level, finding.episodes) for finding in findings] in ([("hint", (0,))], [])
+    text = str(first.array(_TEXT)[0])
+    longest = max(text.split(), key=len)
+    changed = first.with_arrays({_TEXT: [text.replace(longest, longest[:2] + longest[3:])] * (len(first) + 1)})
+    (finding,) = planting.audited(recording.replaced({0: changed}), ["texts_unlike"]).findings
+    assert (finding.level, finding.episodes) == ("hint", (0,))
     changed = first.with_arrays({_TEXT: [text.replace("the", "teh") + " now"] * (len(first) + 1)})
     assert planting.audited(recording.replaced({0: changed}), ["texts_unlike"]).findings == ()
+
+
+def _differ_by_a_letter(one: str, other: str) -> bool:
+    return other in {
+        one[:place] + letter + one[place + skip :]
+        for place in range(len(one) + 1)
+        for letter in ("", *"abc")
+        for skip in (0, 1)
+    }
+
+
+def test_pairs_of_texts_are_those_that_a_comparison_of_all_texts_finds() -> None:
+    rng = np.random.default_rng(0)
+    words = {"".join(rng.choice([*"abc"], rng.integers(3, 7))) for _ in range(200)}
+    counts = {f"open {word}": int(rng.integers(1, 30)) for word in sorted(words)}
+    pairs = {
+        (one, other)
+        for one in counts
+        for other in counts
+        if one != other
+        and min(len(one), len(other)) >= len("open ....")
+        and 5 * counts[one] <= counts[other]
+        and _differ_by_a_letter(one[5:], other[5:])
+    }
+    assert len(pairs) > 20
+    assert set(_misspelled(counts)) == pairs
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    def once() -> float:
+        before = time.process_time()
+        function()
+        return time.process_time() - before
+
+    return min(once() for _ in range(3))
+
+
+def test_a_text_of_its_own_for_each_episode_takes_time_in_proportion_to_the_episodes() -> None:
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice([*"abcdefgh"], 10)) for _ in range(400)]
+    counts = [dict.fromkeys(texts[:number], 5) for number in (50, 400)]
+    few, many = (_seconds(lambda one=one: [*_misspelled(one)]) for one in counts)
+    assert many < 25 * few  # 64 times if all texts are compared
+
+
+def test_distances_from_many_texts_take_little_memory() -> None:
+    states, own = np.random.default_rng(0).normal(size=(10_000, 3)), np.arange(10_000) % 200
+    _distances(states[:200], own[:200], 200)  # the first call imports modules
+    tracemalloc.start()
+    try:
+        _distances(states, own, 200)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * states.nbytes  # 67 times with a distance from each text
+
+
+def test_tasks_that_all_end_in_one_pose_have_no_text_of_another_task() -> None:
+    recording = _record("texts")
+    poses = {key: value for key, value in recording.episodes[0].states.items() if key != _TEXT}
+    same = [
+        one.with_arrays({key: np.tile(value[:1], (len(one) + 1, 1)) for key, value in poses.items()})
+        for one in recording.episodes
+    ]
+    assert planting.audited(replace(recording, episodes=tuple(same)), ["texts_of_other_tasks"]).findings == ()
 
 
 def test_numbers_in_texts_are_no_misspelling() -> None:
@@ -109,7 +179,9 @@ _MIXTURES = [
 def test_a_member_with_another_convention_is_named(fault: str, kind: str, tmp_path: Path) -> None:
     one = planting.load_faults()[fault]
     planted = one.plant(_record(kind), "medium", np.random.default_rng(1))
-    for finding in planting.mixture_audited([planted.recording, *planted.others]).findings:
+    findings = planting.mixture_audited([planted.recording, *planted.others]).findings
+    assert findings
+    for finding in findings:
         assert finding.level == "strong"
         assert "member1" in finding.message
 
@@ -137,6 +209,18 @@ def test_the_odd_member_of_three_is_named(tmp_path: Path) -> None:
     ]
     (finding,) = planting.mixture_audited(members).findings
     assert "member0" in finding.message
+
+
+def test_infinite_values_in_members_are_no_reason_to_warn() -> None:
+    whole, key = _record("maze", 20), ("observation", "state")
+    first = whole.episodes[0]
+    values = first.array(key).copy()
+    values[3:6] = np.inf
+    halves = [
+        replace(whole, episodes=(first.with_arrays({key: values}), *whole.episodes[1:10])),
+        replace(whole, episodes=whole.episodes[10:]),
+    ]
+    assert planting.mixture_audited(halves).findings == ()
 
 
 def test_a_mixture_of_one_member_is_skipped(tmp_path: Path) -> None:

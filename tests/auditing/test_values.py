@@ -231,7 +231,9 @@ def test_a_remedy_corrects_whole_episodes_and_drops_episodes_with_two_units(tmp_
 def test_a_remedy_is_a_step_of_a_recipe(fault: str, kind: str, step: str) -> None:
     one = planting.load_faults()[fault]
     planted = one.plant(_record(kind), "strong", np.random.default_rng(1))
-    for finding in planting.audited(planted.recording, [one.check]).findings:
+    findings = planting.audited(planted.recording, [one.check]).findings
+    assert findings
+    for finding in findings:
         _, text = shlex.split(str(finding.remedy))
         assert text.startswith(f"{step}:")
         assert len(Recipe.inline([text]).steps) == 1

@@ -1,12 +1,12 @@
-"""Benchmarks run at two sizes: with ``-m bench`` at full size and within limits, in the default tests at a small one.
+"""Benchmarks run at two sizes: with ``-m bench`` at full size and within limits, in the default tests at a small size.
 
 The small size measures nothing, and asserts no limit: it only runs every line. Full size takes at most 5 GB of the
 temporary folder at a time.
 
 The rule for limits. A limit is what a user would notice, with the margin between machines in it:
 
-* A ratio of times is compared with a level of `LEVELS`, of which each is noticeably more than the one before. The level is
-  the nearest one that every machine keeps on which the benchmark was run. `expect` adds `MARGIN`, for other machines.
+* A ratio of times is compared with a level of `LEVELS`, each noticeably more than the level before. The level is
+  the nearest level that every machine keeps on which the benchmark was run. `expect` adds `MARGIN`, for other machines.
 * Beside another library, the level is 1 where we are to be no slower, or how many times faster we say that we are.
   Beside a plainer form of our own, it is what the additional work may cost.
 * Bytes, memory, and seconds for which a person waits are the same on all machines: `expect_exactly` adds nothing.
@@ -32,9 +32,9 @@ from d4rl_files import big_halfcheetah
 from datasets_rl.datasets import D4RLExperienceReplay
 
 LEVELS = (1, 1.5, 2, 3, 5, 10, 20, 50, 100)
-"""Ratios of which a user notices one from the next; for parts of a time, one over them."""
+"""Ratios that a user can tell from the next ratio, and the inverses for parts of a time."""
 FIGURES = "bench.json"
-"""The file, in the root of the checkout, for the figures of a run at full size, each beside the one of the run before."""
+"""The file, in the root of the checkout, for the figures of a run at full size, each beside the figure of the run before."""
 MARGIN = 1.25
 """How much another processor, with other caches, may change a ratio of two times of the same run."""
 
@@ -45,7 +45,7 @@ def _is_full(config):
 
 @pytest.hookimpl(tryfirst=True)  # before the tests that `-m` excludes are dropped
 def pytest_collection_modifyitems(config, items):
-    """Mark the benchmarks. At the small size, one of each module shows that it still runs, and the others are slow."""
+    """Mark the benchmarks. At the small size, a benchmark of each module shows that it still runs, and the others are slow."""
     folder = str(Path(__file__).parent / "test_")
     seen = set()
     for item in items:  # of all tests, not only of this folder
@@ -75,7 +75,7 @@ def size(full):
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread(full):
-    """Compute in one thread, as most of what is compared does: on a busy machine, torch waits for its second one."""
+    """Compute in a single thread, as most of what is compared does: on a busy machine, torch waits for the second thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if full else threads)
     yield
@@ -142,7 +142,7 @@ def expect_exactly(full, figures):
 
 @pytest.fixture(scope="session")
 def run_in_child(full):
-    """Call a function of a file in another process, whose memory can be measured; at a small size, in this one."""
+    """Call a function of a file in another process, to measure the memory. At a small size, call it in this process."""
     return bench_data.run_in_child if full else lambda function, *arguments: function(*arguments)
 
 

@@ -80,7 +80,7 @@ def test_compressing_frames_takes_less_time_than_writing_them(size, expect, expe
 
 @pytest.mark.slow
 def test_two_jobs_are_not_slower_than_one(size, expect, run_in_child, tmp_path):
-    """One process compresses on both of two cores; on more of them, several processes are faster."""
+    """A process compresses on both of two cores. On more cores, several processes are faster."""
     write_logs(tmp_path / "small", 64)
     trees = [
         tmp_path / "small",

@@ -1,4 +1,4 @@
-"""What a dump costs: the first, one with nothing changed, one with a step changed, and the load, against torch.save."""
+"""What a dump costs: the first, after no change, after a change of a step, and the load, against torch.save."""
 
 import os
 import shutil

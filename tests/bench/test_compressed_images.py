@@ -85,7 +85,7 @@ def buffer_of(folder):
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs a system that drops pages on request")
 @pytest.mark.parametrize("count", [32, 256])
 def test_stacks_from_the_disk(folders, count, size, expect, run_in_child):
-    """Raw frames that do not fit in memory: no page of a batch is in it. The compressed ones fit."""
+    """Raw frames that do not fit in memory: no page of a batch is in it. The compressed frames fit."""
     os.sync()
     took = run_in_child(from_the_disk, folders, count, size(full=30, small=1))
     print("\n" + ", ".join(f"{name} {seconds * 1e6:,.0f} us" for name, seconds in took.items()))
@@ -120,7 +120,7 @@ def drop(mapped, path):
 
 @pytest.fixture(scope="module")
 def warm(folders):
-    """Buffers of raw and of compressed frames of all games, whose pages are in memory."""
+    """Buffers of raw and of compressed frames of all games, with all pages in memory."""
     buffers = {name: [buffer_of(folder) for folder in parts] for name, parts in folders.items()}
     for buffer in [*buffers["raw"], *buffers["compressed"]]:
         for part in torch.arange(len(buffer)).split(4096):

@@ -34,7 +34,9 @@ def test_an_epoch_of_images_costs_little_more_than_copying_them(size, tmp_path, 
 
     def copied():
         for batch in pixels.view(-1, BATCH, 4 * 84 * 84):
-            kept = batch.clone()  # a loop has the batch before while the next one is made, and so takes turns in memory
+            kept = (
+                batch.clone()
+            )  # a loop has the batch before while the next batch is made, and so takes turns in memory
         return kept
 
     def epoch_over(storage):
@@ -66,7 +68,7 @@ STARTS = {
 
 @pytest.fixture(scope="module")
 def many_steps(tmp_path_factory, size):
-    """A dataset of 200 million steps in episodes of 1,000 steps, whose rows are a hole in a file."""
+    """A dataset of 200 million steps in episodes of 1,000 steps, with rows that are a hole in a file."""
     folder = tmp_path_factory.mktemp("many")
     sparse_dataset(folder, size(full=200_000, small=20), 1000)
     return folder

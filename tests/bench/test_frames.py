@@ -21,7 +21,7 @@ copies 1.2 to 1.7, 0.8 to 1.3, 2.8."""
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_stacks_of_images(tmp_path, size, case, compare, expect):
-    """By hand means as OGBench does: for each frame, the rows before, but not before the first one of the episode."""
+    """By hand means as OGBench does: for each frame, the rows before, but not before the first row of the episode."""
     shape, dim, least, most = CASES[case]
     count, length = size(full=256, small=8), size(full=1000, small=10)
     generator = np.random.default_rng(0)

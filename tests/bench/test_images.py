@@ -34,7 +34,7 @@ def files(shape, size):
 
 @pytest.fixture(scope="module")
 def stored(files, shape, tmp_path_factory):
-    """One episode of JPEG images."""
+    """An episode of JPEG images."""
     steps = len(files) - 1
     last = (np.arange(steps) == steps - 1)[:, None]
     episode = Trajectory(
@@ -52,7 +52,7 @@ def stored(files, shape, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(files, shape):
-    """A function that decodes images by their numbers with simplejpeg, in one thread per core."""
+    """A function that decodes images by their numbers with simplejpeg, a thread for each core."""
     pool = ThreadPoolExecutor(core_count())
 
     def decode(rows):

@@ -1,4 +1,4 @@
-"""The measurements of format/FORMAT.md: one gather of windows or two of records, and where wide fields begin."""
+"""The measurements of format/FORMAT.md: a gather of windows or two of records, and where wide fields begin."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_one_gather_of_windows_beats_two_gathers_of_records(batch_size, size, co
 
 
 def build(folder, width, steps, wide_bytes, monkeypatch):
-    """A dataset whose observation has `width` bytes, in the record or in a file of its own."""
+    """A dataset with an observation that has `width` bytes, in the record or in a file of its own."""
     layout = Schema.layout.__func__
     flag = np.dtype(bool)
     columns = [

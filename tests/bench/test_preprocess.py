@@ -1,4 +1,4 @@
-"""What preprocessing costs: against TorchRL's, against the bare bytes, with one process and with two, and in memory."""
+"""What preprocessing costs: against TorchRL's, against the bare bytes, with a process and with two, and in memory."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def cpprb_buffer(ours):
 
 
 def steps_of_training(sample, update, *, repeat):
-    """Seconds of a draw and of the update after it: what one leaves in the caches is what the other finds."""
+    """Seconds of a draw and of the update after it: the update finds in the caches what the draw leaves."""
     drawn = written = 0.0
     for number in range(repeat):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A remote buffer against passing the bytes of its batches through Ray, with one and four clients."""
+"""A remote buffer against passing the bytes of its batches through Ray, with a client and with four."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_remote_batches_against_their_bytes(size, expect):
             f"\n{BATCH} steps, {megabytes:.3f} MB: one client {one:,.0f} batches/s, {one * megabytes:,.0f} MB/s; four "
             f"{four:,.0f} batches/s, {four * megabytes:,.0f} MB/s; bare arrays {bare:,.0f} calls/s"
         )
-        # It depends on the cores, for which the processes compete: 0.54 is seen on two quiet ones.
+        # It depends on the cores, for which the processes compete: 0.54 is seen on two quiet cores.
         expect("batches a second over calls that return their bytes", one / bare, at_least=0.5)
         remote.shutdown()
     finally:

@@ -23,7 +23,7 @@ def torchrl(torchrl_data):  # noqa: ARG001 - skips where it is not installed
 
 
 def batch_of(*shape):
-    """Return steps of which one in 200 ends an episode."""
+    """Return steps, of which every 200th ends an episode."""
     torch.manual_seed(0)
     done = torch.rand(shape) < 1 / 200
     numbers = {name: torch.randn(shape) for name in ("state_value", "next_state_value", "reward", "log_pi", "log_mu")}

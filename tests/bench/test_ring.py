@@ -1,4 +1,4 @@
-"""What a ring of compressed frames costs, against one of raw frames: bytes, writing and sampling."""
+"""What a ring of compressed frames costs, against a ring of raw frames: bytes, writing and sampling."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ def test_a_ring_of_compressed_frames(kind, frames, size, compare, expect, expect
         return extend
 
     took = compare({name: extending(buffer) for name, buffer in buffers.items()}, rounds=7, repeat=1)
-    # To make a patch of a frame takes 0.5 us of one core, and to compare it 0.6; to copy two frames takes 1.3.
+    # To make a patch of a frame takes 0.5 us of a core, and to compare it 0.6; to copy two frames takes 1.3.
     expect(f"{kind.__name__}, extend, times the raw ring", took["compressed"] / took["raw"], at_most=3)
     for count in (32, 256):
         took = compare(

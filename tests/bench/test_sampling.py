@@ -42,7 +42,7 @@ OF_TAKES = {
 """Largest ratios by batch size and fields: of a batch to a take of numpy for each field, the least that a loader in Python
 can do, and of a batch as arrays to a batch.
 
-A batch of 32 is above 1: a TensorDict needs a tensor for each field, and torch makes one in half of the time of a take. Of
+A batch of 32 is above 1: a TensorDict needs a tensor for each field, and torch makes a tensor in half of the time of a take. Of
 a batch of 4,096, the gather takes four fifths of the time in both forms.
 """
 

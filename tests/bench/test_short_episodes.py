@@ -34,7 +34,7 @@ def cpu_seconds(call):
 
 
 def test_a_conversion_of_short_episodes_takes_at_most_twice_the_time_of_h5py(tmp_path, size, expect):
-    """Measured: 1.8 times; with one object per episode, it was 5 times."""
+    """Measured: 1.8 times. With an object for each episode, it was 5 times."""
     path = d4rl_files.write(tmp_path / "short.hdf5", short_columns(size(full=200_000, small=200)))
     ratio = compared(lambda: conversion(path, tmp_path / "root"), lambda: with_h5py(path), size(full=5, small=1))
 
@@ -43,7 +43,7 @@ def test_a_conversion_of_short_episodes_takes_at_most_twice_the_time_of_h5py(tmp
 
 @pytest.mark.parametrize("kind", ["hdf5", "npz"])
 def test_a_conversion_of_own_short_episodes_takes_at_most_twice_the_time_of_its_library(tmp_path, kind, size, expect):
-    """Measured: 1.6 and 1.5 times; with one object per episode, it was 10 times."""
+    """Measured: 1.6 and 1.5 times. With an object for each episode, it was 10 times."""
     place = tmp_path / "raw" / "lab" / "short"
     place.mkdir(parents=True)
     columns = short_columns(size(full=200_000, small=200))

@@ -1,4 +1,4 @@
-"""What drawing from a spec, checking and projecting cost: against TorchRL's, in one run."""
+"""What drawing from a spec, checking and projecting cost: against TorchRL's, in a single run."""
 
 import pytest
 import torch

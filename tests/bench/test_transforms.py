@@ -105,7 +105,7 @@ def test_a_batch_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, co
 
 @pytest.mark.parametrize("name", ["multi-step of 3", "reward to go"])
 def test_what_is_written_is_transformed_at_least_as_fast_as_by_torchrl(name, torchrl, size, compare, expect):
-    """100 rollouts of 1,000 steps. TorchRL's multi-step keeps a buffer, so that each call is given a new one."""
+    """100 rollouts of 1,000 steps. TorchRL's multi-step keeps a buffer, so that each call gets a new transform."""
     data = halfcheetah(100, size(full=1000, small=10))
     if name == "reward to go":
         ours, theirs = transforms.Reward2GoTransform(0.99), torchrl.Reward2GoTransform(0.99)

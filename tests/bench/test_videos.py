@@ -1,4 +1,4 @@
-"""What videos cost: frames of random batches and the conversion, beside one sequential pass of PyAV, and beside LeRobot."""
+"""What videos cost: frames of random batches and the conversion, beside a sequential pass of PyAV, and beside LeRobot."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def files(upstream):
 
 
 def decode_all(files):
-    """Decode every frame in one pass, in one thread."""
+    """Decode every frame in a single pass and thread."""
     count = 0
     for path in files:
         with av.open(str(path)) as container:

@@ -23,7 +23,7 @@ FIRST = (
 
 @pytest.mark.parametrize("length", [1_000, 25])
 def test_a_dataset_of_50_million_steps_opens_in_two_seconds(length, size, expect_exactly, tmp_path):
-    """The limit is one that readers notice, hence in seconds."""
+    """Readers notice the limit, hence in seconds."""
     steps = size(full=50_000_000, small=50_000)
     folder = view_data.sparse_dataset(tmp_path / "large", steps // length, length).folder
 

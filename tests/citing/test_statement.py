@@ -16,6 +16,7 @@ from hypothesis import given
 from stored_data import store_dataset, trajectory
 
 from datasets_rl import Recipe, downloading, preprocess
+from datasets_rl.citing import write as writing
 from datasets_rl.citing import write_statement
 from datasets_rl.citing.paragraph import latex
 from datasets_rl.errors import InvalidArgumentError, LockMismatchError, NotADatasetError
@@ -70,6 +71,22 @@ def test_a_dataset_with_other_content_than_the_lock_is_refused_and_nothing_is_wr
     with pytest.raises(LockMismatchError, match="demo/pendulum under the lock"):
         write_statement(tmp_path / "rlds.lock", out=tmp_path / "out", settings=stored)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rlds.lock"]
+
+
+def test_a_version_that_becomes_current_during_the_audit_is_not_stated(stored, tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    shutil.copytree(stored.home / "demo" / "pendulum", folder)
+    lock = write_lock(folder, path=tmp_path / "rlds.lock", settings=stored).lock
+    compared = writing.check_opened
+
+    def check_and_replace(*arguments):
+        compared(*arguments)
+        preprocess(folder, Recipe.inline(["reward_scaling:scale=2"]), in_place=True, settings=stored)
+
+    monkeypatch.setattr(writing, "check_opened", check_and_replace)
+    (written,) = write_statement(tmp_path / "rlds.lock", out=tmp_path / "out", audited=False, settings=stored)
+
+    assert written.statement.manifest.files_digest == lock.datasets[0].digest
 
 
 def test_a_locked_dataset_that_is_not_stored_is_refused_with_what_makes_it(stored, tmp_path):

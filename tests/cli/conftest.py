@@ -20,7 +20,7 @@ from datasets_rl.settings import Settings
 
 @dataclass(frozen=True)
 class CommandResult:
-    """Exit code and captured output of one run of ``rlds``."""
+    """Exit code and captured output of a run of ``rlds``."""
 
     code: int
     out: str

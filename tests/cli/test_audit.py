@@ -29,7 +29,7 @@ DEMO = "demo/pendulum"
 
 @pytest.fixture
 def broken(tmp_path):
-    """A dataset whose episode 1 has a NaN, and whose episode 7 is a copy of episode 3."""
+    """A dataset with a NaN in episode 1, and with episode 3 again as episode 7."""
     episodes = [trajectory(20 + number, seed=number, terminated=number % 2 == 0) for number in range(10)]
     actions = np.array(episodes[1].steps["action",])
     actions[4, 1] = np.nan
@@ -145,6 +145,8 @@ def test_the_list_has_every_check_with_its_rule_and_limits(rlds):
         ([DEMO, DEMO + "@none", "--remedies", "x.toml"], 2, "--remedies is for one dataset"),
         ([DEMO, "--remedies", "x.json"], 2, "--remedies is x.json\n  why: expected FILE.toml"),
         (["demo/pendulm"], 3, "did you mean"),
+        ([DEMO, "--checks", "conventions,not_finite"], 2, "no mixture is given"),
+        ([DEMO, "--checks", "shared_episodes"], 2, "1 is given\n  why: expected 2 or more"),
     ],
 )
 def test_a_wrong_word_is_named_with_what_is_expected(rlds, words, code, said):
@@ -152,6 +154,14 @@ def test_a_wrong_word_is_named_with_what_is_expected(rlds, words, code, said):
 
     assert ran.code == code
     assert said in ran.err
+
+
+def test_two_folders_of_datasets_with_one_id_are_reports_of_two_names(rlds, broken, tmp_path):
+    shutil.copytree(broken, tmp_path / "other")
+    folders = [str(broken), str(tmp_path / "other")]
+    reports = rlds("audit", *folders, "--checks", "not_finite", "--json").json["datasets"]
+
+    assert [one["id"] for one in reports] == folders
 
 
 @pytest.mark.usefixtures("stored")

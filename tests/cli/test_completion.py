@@ -47,6 +47,7 @@ def complete(rlds, monkeypatch):
         (["pre"], ["preprocess"]),
         (["audit", "x", "--fail-on", ""], ["hint", "proof", "strong"]),
         (["audit", "x", "--checks", "duplicate_e"], ["duplicate_episodes"]),
+        (["audit", "x", "--checks", "shared_"], ["shared_episodes", "shared_splits"]),
         (["cache", "m"], ["move"]),
         (["cache", "move", ""], []),
         (["help", "exi"], ["exit-codes"]),

@@ -31,7 +31,7 @@ def test_an_intact_dataset_is_intact(rlds, deep):
 
 
 def replace_frame(folder, row, frame):
-    """Replace a compressed frame by another one, with digests that pass as those of the publisher."""
+    """Replace a compressed frame by another frame, with digests that pass as those of the publisher."""
     data, ends = np.load(folder / "observation.npy"), np.load(folder / "observation.ends.npy")
     starts = [0, *ends[:-1].tolist()]
     pieces = [data[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=True)]

@@ -16,7 +16,7 @@ DEMO = "demo/pendulum"
 
 @pytest.fixture
 def toy(tmp_path):
-    """A dataset with a NaN, two ways to end, and one unknown final observation."""
+    """A dataset with a NaN, two ways to end, and an unknown final observation."""
     broken = trajectory(6, seed=1, terminated=True)
     actions = np.array(broken.steps["action",])
     actions[2, 1] = np.nan

@@ -1,4 +1,4 @@
-"""A wrong id or a wrong value is reported before torch, whose import takes seconds, is loaded: in every command."""
+"""A wrong id or a wrong value is reported before torch is loaded, which takes seconds: in every command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ UNKNOWN = {
         ("view", [], ["--no-open"]),
     ]
 }
-"""An id that does not exist, for each command that takes one."""
+"""An id that does not exist, for each command that takes an id."""
 
 WRONG = [
     ["audit", "demo/pendulum", "--checks", "idle_span"],

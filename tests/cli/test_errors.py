@@ -71,7 +71,7 @@ def test_every_error_says_what_failed_and_what_to_do_and_why_if_there_is_more_to
     marks = [line.partition(": ") for line in capsys.readouterr().err.splitlines()]
     assert [mark.strip() for mark, _, _ in marks] == ["rlds", *(["why"] if told.why else []), "next"]
     assert all(text.strip() for _, _, text in marks)
-    # What an exit code means in general is not the reason of one error.
+    # What an exit code means in general is not the reason of a single error.
     assert told.why not in [row.meaning for row in EXIT_CODES]
 
 

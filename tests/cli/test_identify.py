@@ -39,12 +39,22 @@ def constant(path):
     )
 
 
+def test_a_folder_elsewhere_is_shown_by_its_path(rlds, stored, tmp_path, monkeypatch):
+    """Its manifest has the id of a dataset that is searched."""
+    shutil.copytree(stored, tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    shown = rlds("identify", "./mine", "--exact")
+
+    assert shown.out.startswith("75 of 75 episodes of ./mine are in 1 dataset, of 1 dataset that was searched\n")
+    assert rlds("identify", "./mine", "--exact", "--json").json["id"] == "./mine"
+
+
 def test_the_index_is_listed_and_can_be_deleted(rlds, copied):
     assert rlds("cache", "ls", "--json").json["index_bytes"] == 0
     ran = rlds("identify", DEMO)
     assert (ran.code, ran.out.splitlines()[0]) == (
         0,
-        "75 of 75 episodes of demo/pendulum are in 1 dataset, of 1 dataset that were searched",
+        "75 of 75 episodes of demo/pendulum are in 1 dataset, of 1 dataset that was searched",
     )
     size = copied.stat().st_size
 

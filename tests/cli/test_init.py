@@ -30,7 +30,7 @@ def parts(values):
 
 
 def with_finals(values):
-    """Return rows with one more for each episode."""
+    """Return rows with a row more for each episode."""
     return np.concatenate([np.concatenate([part, part[-1:] + 1]) for part in parts(values)])
 
 

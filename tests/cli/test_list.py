@@ -365,7 +365,7 @@ def test_a_hostile_value_in_a_manifest_hides_no_other_dataset(rlds, home, count)
     manifest |= {"score": {"low": 0, "high": 1, "origin": "here"}, "selection": {"episodes": "0:5"}, "time_limit": 9}
     manifest |= {"known_issues": ["late"], "history": [{"recipe": {"name": "r"}}], "metadata": {"environment": "E"}}
     manifest["specs"]["action"] = {"kind": "bounded", "low": [-1], "high": [1], "dtype": "float32", "shape": [1]}
-    # With another format, the folder is not one of this package.
+    # With another format, the folder is not a folder of this package.
     paths = [path for path in places(manifest) if path[0] not in {"format", "statistics"}]
     cases = [(path, value) for path in paths for value in HOSTILE]
     typical = [(("score",), "x"), (("score", "low"), []), (("selection",), 7), (("known_issues",), [7])]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from stored_data import write_manifest_with_digest
 
 from datasets_rl import load, remove
 from datasets_rl.lockfile import Lock
+from datasets_rl.store import version_folder
 
 
 @pytest.fixture
@@ -40,6 +43,27 @@ def test_a_lock_of_a_program_is_written_kept_and_checked(rlds, project):
     assert ran.code == 1
     assert f"not up to date\n  updated demo/pendulum: {digest[:12]} -> " in ran.out
     assert (project / "rlds.lock").read_text() == text
+
+
+def test_a_folder_below_another_root_has_the_id_by_which_other_homes_find_it(rlds, project, home):
+    root = shutil.copytree(home, project.parent / "other")
+    ran = rlds("lock", root / "demo" / "pendulum", "--root", root, "--json")
+
+    assert [one["id"] for one in ran.json["datasets"]] == ["demo/pendulum"]
+    assert rlds("sync", "--locked", "--check", "--root", root).out == "demo/pendulum: as locked\n"
+
+
+def test_the_result_of_a_recipe_without_a_stated_input_is_not_locked(rlds, project, stored):
+    folder = shutil.copytree(stored, project / "mine")
+    document = json.loads((version_folder(folder) / "manifest.json").read_text())
+    write_manifest_with_digest(folder, {**document, "history": [{"recipe": {"name": "best", "steps": []}}]})
+    ran = rlds("lock", "./mine")
+
+    assert ran.code == 2
+    assert (
+        "./mine cannot be locked\n  why: its manifest does not say what the recipe of history[0] was applied to"
+        in ran.err
+    )
 
 
 def test_sync_compares_makes_and_refuses_with_the_documented_codes(rlds, project, home):

@@ -283,6 +283,18 @@ def test_shortened_episodes_of_one_source_are_paired_and_compared_as_far_as_they
     assert not found.equal
 
 
+def test_parts_of_episodes_are_paired_by_the_number_of_the_episode_at_the_source(tmp_path):
+    """Parts of an episode have one number: two of number 0, and one of number 1."""
+    folders = [
+        write_dataset(
+            tmp_path / name,
+            [trajectory(steps, seed=seed, source=source) for steps, source in zip(lengths, (0, 0, 1), strict=True)],
+        ).folder
+        for name, seed, lengths in (("a", 1, (20, 30, 40)), ("b", 2, (21, 31, 41)))
+    ]
+    assert diff(*folders).pairs == ((0, 0), (1, 1), (2, 2))
+
+
 # What is compared: versions, derived datasets, raw files.
 
 

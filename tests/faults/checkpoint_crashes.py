@@ -59,7 +59,7 @@ def files():
 
 
 def prepare():
-    """Empty the folder, and write the old state if the task has one."""
+    """Empty the folder, and write the old state of the task, if any."""
     shutil.rmtree(folder, ignore_errors=True)
     if task["old"]:
         checkpoint.write_state(folder, "Test", OLD)

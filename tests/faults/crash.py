@@ -63,12 +63,12 @@ def run_killed_at(fatal, work, counts):
 def kills_at_random(number, work, restore):
     """Kill children that call `work` at random times, until `number` of them have died; yield whether each one did.
 
-    A child that ends by itself is followed by one that is only timed, because other work of the machine varies.
+    A child that ends without a kill is followed by a child that is only timed, because other work of the machine varies.
 
     Args:
         number: The number of kills.
         work: What a child does.
-        restore: Called after a child that ended by itself, so that the next one has something to do.
+        restore: Called after a child that ended without a kill, so that the next child has something to do.
     """
     dice, duration, killed = random.Random(0), 0.0, 0
     while killed < number:

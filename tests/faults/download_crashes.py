@@ -67,7 +67,7 @@ def state():
         stored = StoredDataset(spot.folder)
         _ = stored.episodes
         files = [path for path in sorted(stored.folder.rglob("*")) if path.is_file()]
-        # The manifest of a version that replaces another one states the digest of that one.
+        # The manifest of a version that replaces another version states the digest of the other version.
         digests = [(path.name, digest_file(path).hexdigest()) for path in files if path.name != "manifest.json"]
         return "whole", hashlib.sha256(repr(digests).encode()).hexdigest()
     except DatasetsRLError as error:

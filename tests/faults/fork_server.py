@@ -1,12 +1,12 @@
-"""Run `rlds` in forked children that can be killed before one of their changes of the disk. The tests run this program.
+"""Run `rlds` in forked children that can be killed before any of their changes of the disk. The tests run this program.
 
-stdin       a line of JSON per child: home (RLDS_HOME), commands (the words of each, which run one after the other), fatal
+stdin       a line of JSON per child: home (RLDS_HOME), commands (the words of each, which run in this order), fatal
             (the number of the change before which the child is killed with SIGKILL; 0 for none)
 stdout      a line of JSON per child: died, changes (number of changes), ends (of each command, code and text: its exit code
             and its output)
 
 A change is a call that creates, opens for writing, truncates, renames, links or deletes a path, which Python reports to
-an audit hook before it happens, or one that writes to an open file: of the fatal one, the first half is written.
+an audit hook before it happens, or a write to an open file: of the fatal write, the first half is written.
 """
 
 import builtins
@@ -125,7 +125,7 @@ def child(task, writable):
 
 
 def serve(task):
-    """Fork a child for one task, and return its report."""
+    """Fork a child for a task, and return its report."""
     readable, writable = os.pipe()
     process = os.fork()
     if not process:

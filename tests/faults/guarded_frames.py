@@ -3,7 +3,7 @@
 argv[1]   JSON: what (a name of `BATCHES`, or of `TOUCHES`), seed (of the first batch), images (at least so many)
 stdout    the seed of each batch before it begins; then a line of JSON: batches, images, refused
 
-Each buffer ends where such a page begins, or begins where one ends: a read or a write outside of it ends the process by a
+Each buffer ends where such a page begins, or begins where such a page ends: a read or a write outside of it ends the process by a
 signal. The last seed is then that of the batch.
 """
 
@@ -39,7 +39,7 @@ libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def memory(nbytes, *, at_end):
-    """Return zeros, uint8 [nbytes], that end where a page begins that nothing may touch, or begin where one ends."""
+    """Return zeros, uint8 [nbytes], that end where a page begins that nothing may touch, or begin where such a page ends."""
     pages = -(-nbytes // PAGE)
     mapped = mmap.mmap(-1, (pages + 2) * PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
@@ -59,7 +59,7 @@ def guarded(draw, values):
 
 @cache
 def game(size):
-    """Return frames of one of two backgrounds with some changes, one of them of noise alone, uint8 [n, size]."""
+    """Return frames of either of two backgrounds with some changes, and a frame of noise alone, uint8 [n, size]."""
     draw = np.random.default_rng(size)
     frames = draw.integers(0, 256, (2, size), np.uint8)[np.arange(FRAMES) % 2]
     for number, frame in enumerate(frames):
@@ -102,7 +102,7 @@ def damaged(draw, data):
 
 
 def made_patch(draw, size):
-    """Return the bytes of a patch whose parts are about right."""
+    """Return the bytes of a patch with parts that are about right."""
     count = int(draw.choice([0, 1, 2, 3, size // 8, size // 8 + 1, 0xFFFF, draw.integers(1 << 16)]))
     written = min(count, 300)
     gaps = draw.integers(0, int(draw.choice([2, 256])), written)
@@ -175,13 +175,13 @@ def check(draw, data, starts, stops, dictionary, size):
 
 
 def joined(parts):
-    """Return parts one after the other, uint8 [B], and where each begins and ends, [n]."""
+    """Return parts in this order, uint8 [B], and where each begins and ends, [n]."""
     stops = np.cumsum([len(part) for part in parts])
     return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], stops])[:-1], stops
 
 
 def chosen(draw, kind):
-    """Return a size, a dictionary and some of its frames, mostly one, so that its bytes are beside the page."""
+    """Return a size, a dictionary and some of its frames, mostly a single frame, so that the bytes are beside the page."""
     size = int(draw.choice(SIZES))
     dictionary, frames = compressed(size, kind)
     return size, FrameDictionary(dictionary.data), list(draw.choice(frames, int(draw.choice([1, 1, 1, BATCH]))))
@@ -195,7 +195,7 @@ def patches(draw):
 
 
 def zstd(draw):
-    """Damaged zstd frames, with a dictionary and without one."""
+    """Damaged zstd frames, with and without a dictionary."""
     size, dictionary, frames = chosen(draw, draw.choice(["zstd", "none"]))
     parts = [damaged(draw, frame) for frame in frames]
     return len(parts), check(draw, *joined(parts), dictionary, size)

@@ -1,7 +1,7 @@
 """Kill a program that records episodes at its file-system events, and report what the next command that appends finds.
 
 argument    JSON: folder, first and steps (the first event, and the distance between events)
-output      a line of JSON per child: event, finished (episodes whose end the program has seen), found (episodes of the
+output      a line of JSON per child: event, finished (episodes that the program saw end), found (episodes of the
             dataset), values (whether these hold the recorded values), problems (of a deep verification), left (leftovers)
 """
 
@@ -30,7 +30,7 @@ SETTINGS = Settings(home=home, progress=False)
 
 
 def work():
-    """Record episodes of 1, 2, 3, ... steps, with a commit after every third one."""
+    """Record episodes of 1, 2, 3, ... steps, with a commit after every third episode."""
     with EpisodeWriter(ID, root=home / "local", commit_every=3) as writer:
         for episode in range(EPISODES):
             writer.start(np.full(2, episode * 100.0))

@@ -43,7 +43,7 @@ class Commands(RuleBasedStateMachine):
         self.home = Path(self.folder.name) / "home"
         self.state = ((), frozenset(), {})
         self.own, self.recorded = set(), set()
-        """What was appended, and what a killed command may have recorded, which any later one that appends adds."""
+        """What was appended, and what a killed command may have recorded, which any later command that appends adds."""
 
     def teardown(self):
         self.folder.cleanup()

@@ -320,7 +320,7 @@ class Trial:
         return answer
 
     def kill(self, fatal, others):
-        """Kill the command before one of its changes, and yield a sentence for each error."""
+        """Kill the command before each of its changes, and yield a sentence for each error."""
         self.put_back()
         if not self.run(self.scenario.argv, fatal)["died"]:
             yield f"{fatal}: it was not killed"
@@ -347,7 +347,7 @@ class Trial:
                 yield from (f"{fatal}: {' '.join(other)} {problem}" for problem in self.change(other, ends))
 
     def read(self, others, expected, first):
-        """Run other commands that read, in one process, beginning with any one; yield a sentence for each error."""
+        """Run other commands that read, in a single process, beginning with any of them. Yield a sentence for each error."""
         left = tree(self.home)
         order = [(first + place) % len(others) for place in range(len(others))]
         answers = self.server.run_in_turn([self.words(others[place]) for place in order], self.home)
@@ -365,7 +365,7 @@ class Trial:
             whole = {
                 path: digest
                 for path, digest in left.items()
-                # A folder that is not yet one of a dataset is empty.
+                # A folder that is not yet the folder of a dataset is empty.
                 if (digest or path.count("/") > 1)
                 and path.partition("/")[0] != "out"
                 and "/build-" not in path
@@ -396,7 +396,7 @@ def difference(found, wanted):
 
 @pytest.fixture(scope="module")
 def memory():
-    """A folder in memory, where one is available, because the test syncs hundreds of thousands of times."""
+    """A folder in memory, where available, because the test syncs hundreds of thousands of times."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as made:
         yield Path(made)

@@ -58,7 +58,7 @@ while done < kills:
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     done += os.WIFSIGNALED(status)
-    # On a busy machine a life must be longer before anything comes of it; one that comes to its end was too long.
+    # On a busy machine a life must be longer before anything comes of it. A life that comes to its end was too long.
     sidecar = Path(folder, "0.hdf5.part.json")
     mark = sidecar.stat().st_mtime_ns if sidecar.exists() else None
     seconds *= 0.7 if not os.WIFSIGNALED(status) else 1.3 if mark is None or mark in marks else 1
@@ -124,7 +124,7 @@ def killed_and_resumed(tmp_path, kills, split, known):
         (came,) = fetch([Asset((url,), "0.hdf5", magic=MAGIC)], tmp_path, settings=Settings(tmp_path, progress=False))
 
     assert came.sha256 == SHA256 == hashlib.sha256(came.path.read_bytes()).hexdigest()
-    # Each process continued after the bytes of the previous one; some were killed before their first request.
+    # Each process continued after the bytes of the previous process. Some were killed before their first request.
     resumed = [int(re.match(r"bytes=(\d+)", each)[1]) for each in server.ranges]
     assert len([start for start in resumed if start > 0]) > kills / 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.hdf5", "0.hdf5.fetched.json"]

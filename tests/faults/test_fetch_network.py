@@ -304,7 +304,7 @@ def test_after_one_timeout_of_a_host_the_next_address_is_tried(get, monkeypatch)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_respected(get, form):
-    """An HTTP date has a resolution of one second, so that the wait may be up to a second shorter."""
+    """An HTTP date has a resolution of a second, so that the wait may be up to a second shorter."""
     after = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
     with serve({"/a": Status(429, {"Retry-After": after}, times=1, then=DATA)}) as server:
         began = time.monotonic()
@@ -422,7 +422,7 @@ def test_a_wrong_content_length_does_no_harm_where_the_digest_is_known(get):
 
 @pytest.fixture(scope="module")
 def real():
-    """An HDF5 file whose superblock has the length of the file."""
+    """An HDF5 file with its length in the superblock."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         file["a"] = np.random.default_rng(0).normal(size=30_000)
@@ -553,7 +553,7 @@ EDITED = DATA[:200_000] + b"edited" + DATA[200_006:]
 """Like a corrected upload: of the same length, with nearly all bytes equal."""
 
 UNCONFIRMED = [(None, None), ('W/"1"', 'W/"1"'), ('"strong"', None), (None, '"strong"'), ('"strong"', 'W/"1"')]
-"""The ETags of the first response and of the next one."""
+"""The ETags of the first response and of the next response."""
 ODD_ETAGS = ['"caf\xe9"', '"a b"', '""', "unquoted", '"' + "x" * 5000 + '"']
 CONTINUED = ["bytes=100000-"]
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
@@ -600,7 +600,7 @@ def test_a_retry_does_not_append_bytes_whose_version_is_not_confirmed(get, first
 
 
 def test_bytes_that_only_a_digest_can_confirm_are_discarded_where_it_is_not_compared(get, folder):
-    """The bytes are from two addresses, and the version of the second one does not apply to the first."""
+    """The bytes are from two addresses, and the version of the second address does not apply to the first."""
     with serve({}) as server:
         start(get, server, body=EDITED, after=250_000)
         server.paths.update({"/a": Status(404), "/b": Cut(DATA, after=10_000, times=10**9)})
@@ -723,7 +723,7 @@ def test_wrong_bytes_of_one_mirror_do_not_affect_the_next_one(get):
 
 
 def test_without_a_digest_the_address_of_the_received_bytes_is_tried_first(get):
-    """The first address is available again, but only the second one can continue the received bytes."""
+    """The first address is available again, but only the second address can continue the received bytes."""
     with serve({}) as server:
         start(get, server, path="/b")
         server.paths.update({"/a": DATA, "/b": DATA})
@@ -814,7 +814,7 @@ def test_the_partial_file_is_saved_during_the_download(get, folder, monkeypatch)
 
 
 def test_a_file_under_its_final_name_is_always_complete(get, folder):
-    """A reader of the final name finds no file or the complete one."""
+    """A reader of the final name finds no file or the complete file."""
     seen = set()
     done = threading.Event()
 

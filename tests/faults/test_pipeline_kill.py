@@ -72,9 +72,7 @@ def judge_growth(reports):
         for report in reports
         if report["died"] and report["event"] != "random"
     ]
-    assert seen == sorted(
-        seen, key=stages.index
-    )  # the later the kill, the later the stage: one replacement, at the end
+    assert seen == sorted(seen, key=stages.index)  # the later the kill, the later the stage: a replacement, at the end
     assert seen.count("between two renames") <= 3
     return seen.count("the part")
 

@@ -1,4 +1,4 @@
-"""Two processes run random commands on one folder: each ends as documented, and nothing is lost, mixed or left over.
+"""Two processes run random commands on the same folder: each ends as documented, and nothing is lost, mixed or left over.
 
 It holds also where every lock succeeds at once, as on some network file systems: locks only save work.
 RLDS_TEST_SECONDS is the duration of each run, by default 60.
@@ -49,7 +49,7 @@ def home(monkeypatch):
 
 
 def store_monday():
-    """Store a dataset with one episode, of three steps."""
+    """Store a dataset with an episode of three steps."""
     observation = torch.tensor([[70.0], [71.0], [72.0]])
     done = torch.tensor([[False], [False], [True]])
     following = {"observation": observation + 1, "reward": torch.full((3, 1), 7.0), "done": done, "terminated": done}

@@ -1,6 +1,6 @@
 """Kill the writer of a shared buffer at random times while two processes sample, and report each trial.
 
-writer_crashes.py '{"trials": 60, "seed": 0}'  ->  one JSON object per trial
+writer_crashes.py '{"trials": 60, "seed": 0}'  ->  a JSON object for each trial
 """
 
 import itertools
@@ -44,7 +44,7 @@ STORAGES = ["memmap", "tensor", "lanes", "compressed"]
 
 
 def steps(first, count, lanes):
-    """Return steps whose fields all derive from one number, in episodes of 20; [lanes, count] with several lanes."""
+    """Return steps with fields that all derive from a single number, in episodes of 20, [lanes, count] with several lanes."""
     number = torch.arange(first, first + count)
     if lanes > 1:
         number = number + 10_000_000 * torch.arange(lanes).unsqueeze(-1)
@@ -63,7 +63,7 @@ def steps(first, count, lanes):
 
 
 def torn_in(batch, *, free=False):
-    """Return the number of torn records, whose fields are from two writes.
+    """Return the number of torn records, with fields from two writes.
 
     `free` includes the field that is written separately.
     """
@@ -147,7 +147,7 @@ def wait_until(condition):
 
 
 def trial(storage, sampler, how, delay, *, within):
-    """Run one trial: fill a buffer, kill its writer after `delay` seconds, and return the results.
+    """Run a trial: fill a buffer, kill its writer after `delay` seconds, and return the results.
 
     `within` kills during a write, whose mark every process sees.
     """

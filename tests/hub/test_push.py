@@ -450,7 +450,7 @@ def test_a_stream_survives_failures_and_detects_replaced_files(hub, pendulum):
 
 @pytest.fixture
 def web(pendulum, tmp_path, monkeypatch):
-    """A web server with the files of the dataset, whose paths can be replaced."""
+    """A web server with the files of the dataset, at paths that can be replaced."""
     monkeypatch.setenv("RLDS_HOME", str(tmp_path / "web"))
     monkeypatch.setenv("RLDS_NO_PROGRESS", "1")
     with serve({f"/lab/{path}": data for path, data in files_of(pendulum).items()}) as server:

@@ -1,4 +1,4 @@
-"""Episodes whose images are PNG in one dataset and pixels in another are exact copies."""
+"""Episodes with images that are PNG in a dataset and pixels in another are exact copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAMERA, SHAPE, STEPS = ("observation", "camera"), (8, 10, 3), 30
 
 
 def store(folder, form, change=()):
-    """Store three episodes whose images are in a form. In an episode of `change`, one pixel of the last step is another one."""
+    """Store three episodes with images in a form. In an episode of `change`, one pixel of the last step is another one."""
     trajectories = []
     for number in range(3):
         generator = np.random.default_rng(number)

@@ -24,7 +24,7 @@ def described(folder, episodes, of=None, **options):
 
 
 def with_actions(actions):
-    """One episode with these actions, [T, 2], and ones as rewards."""
+    """An episode with these actions, [T, 2], and rewards of 1."""
     plain = trajectory(len(actions))
     return [replace(plain, steps={**plain.steps, ("action",): np.asarray(actions, F4)})]
 

@@ -69,7 +69,7 @@ class Buffer:
         folder: The folder of the checkpoints.
         capacity: The number of rows.
         level: The compression level of gzip.
-        game: The game whose screens are the frames.
+        game: The game on the screens.
         screens: The number of its screens, which are played again and again.
     """
 
@@ -120,7 +120,7 @@ class Buffer:
         self.games.append(Episode(columns, {("observation",): frames}, metadata={"checkpoint": checkpoint}))
 
     def add(self, observation: Any, action: Any, reward: Any, terminal: Any) -> None:
-        """Add a step, after three rows of zeros at the start of an episode, and write a checkpoint if one is due."""
+        """Add a step, after three rows of zeros at the start of an episode, and write a checkpoint if it is due."""
         if self.add_count == 0 or self.store["terminal"][self.cursor - 1] == 1:
             for _ in range(3):
                 self._add(np.zeros((SIDE, SIDE), np.uint8), 0, 0.0, 0)
@@ -129,7 +129,7 @@ class Buffer:
             self.log(self.add_count)
 
     def _add(self, *row: Any) -> None:
-        """Write one row at the cursor."""
+        """Write a row at the cursor."""
         for column, value in zip(self.store.values(), row, strict=True):
             column[self.cursor] = value
         self.add_count += 1
@@ -305,7 +305,7 @@ def _many_records(tree: Path, size: int) -> None:
 
 
 def _log(name: str, act: Callable[[Path], object]) -> Callable[[Path], object]:
-    """Return a function that applies `act` to one file of the checkpoints."""
+    """Return a function that applies `act` to a file of the checkpoints."""
     return lambda tree: act(tree / LOGS / name)
 
 
@@ -350,7 +350,7 @@ def _records_file(part: int = 0) -> Callable[[Path], Path]:
 
 
 def _replaced(**changes: Any) -> Callable[[Path], object]:
-    """Replace the first file by one with a single episode of five observations, with some features changed."""
+    """Replace the first file by a file with a single episode of five observations, with some features changed."""
 
     def act(tree: Path) -> None:
         steps = {**steps_of(5, over=True, rng=np.random.default_rng(0)), **changes}

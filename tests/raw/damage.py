@@ -12,7 +12,7 @@ __all__ = ["changed_arrays", "changed_bytes", "flip_middle_byte", "python_object
 
 
 def changed_arrays(path: str, **changes: Any) -> Callable[[Path], None]:
-    """Return a function that replaces arrays of an npz file; None removes one, a function changes one."""
+    """Return a function that replaces arrays of an npz file; None removes an array, a function changes an array."""
 
     def corrupt(folder: Path) -> None:
         with np.load(folder / path) as file:

@@ -1,4 +1,4 @@
-"""A DSRL file: D4RL's layout with costs, whose next observations are all in the file."""
+"""A DSRL file: D4RL's layout with costs, and all next observations in the file."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WALKER, MAZE = "walker/rnd.zip", "point_mass_maze/aps.zip"
 SIZES = {WALKER: (24, 6, 18, 1), MAZE: (4, 2, 4, 4)}
 """Sizes of the observation, the action and the physics, and the number of rewards."""
 LENGTHS = (40, 1, 0, 25, 30, 7, 12, 9, 3, 5, 2)
-"""Steps of the episodes; number 10 is after number 9, and the one without a step is left out."""
+"""Steps of the episodes; number 10 is after number 9, and the episode without a step is left out."""
 
 Rows = dict[str, np.ndarray]
 
@@ -45,7 +45,7 @@ def draw(kind: str, length: int, seed: int, *, terminated: bool = False) -> Rows
 
 
 def arrays_of(rows: Rows) -> Rows:
-    """Return the arrays of a file, whose row 0 is the reset, with values that mean nothing."""
+    """Return the arrays of a file, with the reset as row 0, with values that mean nothing."""
     reset = {"action": 7, "reward": 7, "discount": 1, "task": 7}
     return {
         name: np.concatenate(
@@ -139,7 +139,7 @@ def _bomb(folder: Path) -> None:
 
 
 def _inner_bomb(folder: Path) -> None:
-    """Write an episode whose array has 6 MB of zeros."""
+    """Write an episode with an array of 6 MB of zeros."""
     data = npz({"observation": np.zeros((2, 400_000)), "action": np.zeros((2, 1)), "reward": 0, "discount": 0})
     write_zip(folder / WALKER, {"buffer/episode_0_1.npz": data})
 

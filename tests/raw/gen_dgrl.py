@@ -36,9 +36,9 @@ class Level:
     number: int
     seed: int
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Arrays that replace the correct ones in the file."""
+    """Arrays that replace the correct arrays in the file."""
     name: str = ""
-    """The name of the file, where it is not the correct one."""
+    """The name of the file, where the name is not correct."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays of the file; the frames are float32, the dtype of a policy's input."""
@@ -80,7 +80,7 @@ class Level:
 
 
 def play(length: int, number: int, **changes: Any) -> Level:
-    """Generate an episode whose frames are colored patches and a fish."""
+    """Generate an episode with frames of colored patches and a fish."""
     rng = np.random.default_rng(number)
     scene = np.kron(rng.integers(0, 250, (3, 8, 8)), np.ones((8, 8), int)).astype(np.uint8)
     frames = np.repeat(scene[None], length + 1, axis=0)
@@ -148,14 +148,14 @@ def _expert(folder: Path) -> list[Episode]:
 
 
 def _log(folder: Path) -> list[Episode]:
-    """Write an archive of one block at an address of the second scheme, with .npz files and without a game folder."""
+    """Write an archive of a block at an address of the second scheme, with .npz files and without a game folder."""
     levels = game([5, 200, 2])
     _put(folder, LOG, lzma.compress(tarred(written(levels, ".", "npz")), preset=0))
     return [level.episode() for level in levels]
 
 
 def _levels(folder: Path) -> list[Episode]:
-    """Write an uncompressed archive of all games; one of its files has no step."""
+    """Write an uncompressed archive of all games, with a file without a step."""
     levels = game([7, 12], 5)
     files = {
         "data/coinrun/broken.npy": b"not an array",
@@ -204,7 +204,7 @@ def _served(folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _with(change: Callable[[], Level], path: str = EXPERT, suffix: str = "npy") -> Any:
-    """Return a function that replaces an archive by one with an invalid episode between valid ones."""
+    """Return a function that replaces an archive by an archive with an invalid episode between valid episodes."""
 
     def corrupt(folder: Path) -> None:
         levels = [*game([3, 4]), change(), play(5, 3)]
@@ -256,7 +256,7 @@ def _flip(data: bytes) -> bytes:
 
 
 def _frames(value: float) -> np.ndarray:
-    """Return frames of which one pixel has this value, [5, 3, 64, 64]."""
+    """Return frames with a pixel of this value, [5, 3, 64, 64]."""
     frames = np.full((5, 3, 64, 64), 7, np.float32)
     frames[2, 1, 5, 6] = value
     return frames

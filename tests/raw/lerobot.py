@@ -79,7 +79,7 @@ def draw(rows: int, seed: int = 0, shape: tuple[int, int, int] = TOP) -> Drawn:
 
 
 def _frame(shape: tuple[int, int, int], number: int) -> np.ndarray:
-    """Return a smooth image whose brightness tells the number of the frame."""
+    """Return a smooth image with a brightness that tells the number of the frame."""
     rows, columns, _ = shape
     ramp = np.linspace(0, 30, columns)[None, :, None] + np.linspace(0, 20, rows)[:, None, None]
     level = 40 + number * 61 % 160
@@ -87,7 +87,7 @@ def _frame(shape: tuple[int, int, int], number: int) -> np.ndarray:
 
 
 def golden(drawn: Drawn, number: int, *, done: bool = True, video: bool = True) -> Episode:
-    """Return the episode that must be stored: T states, because the one after the last action is unknown."""
+    """Return the episode that must be stored: T states, because the state after the last action is unknown."""
     rows = len(drawn)
     end = (np.arange(rows) == rows - 1)[:, None]
     is_terminal = drawn.success if done else False
@@ -185,7 +185,7 @@ def table(drawn: Sequence[Drawn], first: int, row: int, *, done: bool = True) ->
 
 
 def write_video(path: Path, frames: np.ndarray, *, fps: int = FPS, codec: str = "libx264", **options: str) -> None:
-    """Write frames, [F, rows, columns, 3], with a key frame every second one, as LeRobot does."""
+    """Write frames, [F, rows, columns, 3], of which every second is a key frame, as LeRobot does."""
     import av
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""User files for the `local` source: one npz file per episode, HDF5 like D4RL's, tables of episodes, Dreamer's npz."""
+"""User files for the `local` source: an npz file for each episode, HDF5 like D4RL's, tables of episodes, Dreamer's npz."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def drawn(length: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def npz(folder: Path) -> list[Episode]:
-    """Write one npz file per episode; episode 10 comes after episode 2."""
+    """Write an npz file for each episode. Episode 10 comes after episode 2."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(NPZ)
@@ -125,7 +125,7 @@ def columns(lengths: Sequence[int], seed: int) -> dict[str, Any]:
 
 
 def hdf5(folder: Path) -> list[Episode]:
-    """Write two HDF5 files in the layout of D4RL; the second one ends within an episode."""
+    """Write two HDF5 files in the layout of D4RL. The second file ends within an episode."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(HDF5)
@@ -264,7 +264,7 @@ def toml(old: str, new: str) -> Callable[[Path], object]:
 
 
 def arrays(name: str, **other: Any) -> Callable[[Path], object]:
-    """Return a function that replaces arrays of an npz file; None removes one."""
+    """Return a function that replaces arrays of an npz file. None removes an array."""
 
     def corrupt(folder: Path) -> None:
         place = folder / FOLDER / name
@@ -413,7 +413,7 @@ def many_npz(folder: Path, size: int) -> None:
 
 
 def many_hdf5(folder: Path, size: int) -> None:
-    """Write one HDF5 file with about 250 compressed bytes per step."""
+    """Write an HDF5 file with about 250 compressed bytes per step."""
     place = folder / FOLDER
     place.mkdir(parents=True)
     (place / "dataset.toml").write_text(HDF5)

@@ -28,7 +28,7 @@ NAMES = ("drawn-first-v0", "drawn-second-v0")
 
 
 class Drawn(gymnasium.Env[Any, Any]):
-    """An environment whose states are drawn, and which ends after four steps."""
+    """An environment of random states, which ends after four steps."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Box(-1, 1, (2,))

@@ -57,7 +57,7 @@ def generate_columns(episodes: int = _EPISODES, seed: int = _SEED) -> dict[str, 
 
     Args:
         episodes: Number of episodes; each has 200 steps.
-        seed: Seed of the first episode; it increases by one per episode.
+        seed: Seed of the first episode; it increases by 1 with each episode.
 
     Returns:
         Columns in D4RL's layout, [200 * episodes, ...].

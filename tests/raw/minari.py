@@ -74,7 +74,7 @@ def episodes(
     seeds: Sequence[int | None] = (),
     seed: int = 0,
 ) -> list[Given]:
-    """Generate episodes with values of the spaces; every second one is terminated, and the others are truncated."""
+    """Generate episodes with values of the spaces. Every second episode is terminated, and the others are truncated."""
     rng = np.random.default_rng(seed)
     made = []
     for number, length in enumerate(lengths):
@@ -158,7 +158,7 @@ def write(
         action: The action space.
         data_format: "hdf5", "arrow" or "parquet".
         jpeg: Minari's `jpeg_encoding`.
-        metadata: Fields that replace those of Minari in metadata.json; None removes one.
+        metadata: Fields that replace those of Minari in metadata.json; None removes a field.
     """
     minari = pytest.importorskip("minari", reason="pip install minari, with Python 3.11")
     from minari.data_collector import EpisodeBuffer
@@ -355,7 +355,7 @@ def extract_linked(folder: Path) -> None:
 
 
 def _linked_parts(folder: Path) -> list[Episode]:
-    """Write the dataset whose parts are a dataset of links and another one; Minari itself read the episodes."""
+    """Write the dataset with a dataset of links and another dataset as parts. Minari itself read the episodes."""
     extract_linked(folder)
     read = json.loads((folder / "read.json").read_text())[LINKED]
     (folder / "read.json").unlink()

@@ -1,4 +1,4 @@
-"""NeoRL's and NeoRL-2's files: flat arrays of all trajectories, whose next observations are all in the file."""
+"""NeoRL's and NeoRL-2's files: flat arrays of all trajectories, with all next observations in the file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw(rng: np.random.Generator, length: int, end: str, sizes: tuple[int, int]
 
 
 def arrays_of(drawn: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the arrays of NeoRL's files, whose index begins with the second trajectory and ends with the number of rows."""
+    """Return the arrays of NeoRL's files, with an index that begins with the second trajectory and ends with the number of rows."""
     joined = {name: np.concatenate([one[name] for one in drawn]) for name in ("action", "reward", "done")}
     return {
         "obs": np.concatenate([one["states"][:-1] for one in drawn]),

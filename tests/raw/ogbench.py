@@ -1,4 +1,4 @@
-"""OGBench's files, as its generators write them: flat arrays of all episodes, with one row more than steps in each."""
+"""OGBench's files, as its generators write them: flat arrays of all episodes, with a row more than steps in each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = "humanoidmaze-giant-navigate-100m-v0"
 POWDER = "powderworld-easy-play-v0-val.npz"
 CUBE = "visual-cube-single-play-v0.npz"
 LENGTHS = (7, 3, 0, 12, 1)
-"""Numbers of steps of the episodes; the one without a step has a row, and is left out."""
+"""Numbers of steps of the episodes; the episode without a step has a row, and is left out."""
 
 
 def draw(rng: np.random.Generator, length: int, *, kind: str = "scene") -> dict[str, np.ndarray]:

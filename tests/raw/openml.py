@@ -119,7 +119,7 @@ def write(place: Path, text: str) -> None:
 def draw(name: str, version: int, shape: str, target: str, rows: int, *, missing: float = 0.0, seed: int = 0) -> Table:
     """Generate a table.
 
-    `shape` has one word per column: ``age`` is numeric, ``sex:a|b`` is nominal with the values a and b, which includes
+    `shape` has a word for each column: ``age`` is numeric, ``sex:a|b`` is nominal with the values a and b, which includes
     the target.
     """
     rng = np.random.default_rng(seed)
@@ -230,7 +230,7 @@ SMALL = Table(
 
 
 def written(folder: Path) -> list[Episode]:
-    """Write four rows, of which one lacks a value; return the episodes of the other three.
+    """Write four rows, a row of them without a value; return the episodes of the other three.
 
     The mean of 2.5, 7.5 and 5 is 5, and their standard deviation is the root of 25/6; "flat" is constant.
     """
@@ -242,7 +242,7 @@ def written(folder: Path) -> list[Episode]:
 
 
 def bandit(sample: Sequence[float], action: int, row: int) -> Episode:
-    """Return the episode of one row: one step with reward 1."""
+    """Return the episode of a row: a single step with reward 1."""
     steps = {
         ("observation",): np.array([sample], np.float64),
         ("action",): np.array([action]),

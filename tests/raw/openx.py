@@ -96,7 +96,7 @@ def draw(steps: int, seed: int = 0, side: int = SIDE) -> Drawn:
 
 
 def golden(drawn: Drawn, number: int, *, rich: bool = True, kept: bool = False) -> Episode:
-    """Return the episode that must be stored: all steps but the last, whose observation is the final state.
+    """Return the episode that must be stored: all steps but the last, of which the observation is the final state.
 
     Args:
         drawn: The generated episode.
@@ -231,7 +231,7 @@ def write_records(
     document: Any = None,
     more: Sequence[dict[str, Any]] = (),
 ) -> Path:
-    """Write one version of a dataset; the episodes are `Drawn` or features by name.
+    """Write a version of a dataset; the episodes are `Drawn` or features by name.
 
     Args:
         root: The folder that the bucket serves.
@@ -372,7 +372,7 @@ def corrupt_record(change: Any, root: Path) -> None:
 
 
 def with_value(name: str, at: int, value: Any) -> Any:
-    """Return a function that replaces one value of a feature in the third episode."""
+    """Return a function that replaces a value of a feature in the third episode."""
 
     def change(made: dict[str, Any]) -> None:
         made[name] = [*made[name][:at], value, *made[name][at + 1 :]]
@@ -476,13 +476,13 @@ def archive_file(root: Path, number: int = 1) -> Path:
 
 
 def corrupt_archive(data: bytes, root: Path, *, name: str = "e.data.pickle", kind: bytes = tarfile.REGTYPE) -> None:
-    """Replace an archive by one with a single member."""
+    """Replace an archive by an archive with a single member."""
     with tarfile.open(archive_file(root), "w") as tar:
         put(tar, name, data, kind)
 
 
 def corrupt_steps(change: Any, root: Path) -> None:
-    """Replace an archive by one whose only episode has changed steps."""
+    """Replace an archive by an archive of a single episode with changed steps."""
     made = plain(EPISODES[3])
     change(made["steps"])
     corrupt_archive(pickle.dumps(made), root)

@@ -157,7 +157,7 @@ def _bytes(kind: str, change: Callable[[bytes], bytes], number: int = 0) -> Call
 
 
 def _record(kind: str, number: int = 0, **changes: Any) -> Callable[[Path], object]:
-    """Return a function that writes a file with one record, of which features are changed; None removes one."""
+    """Return a function that writes a file with a single record, of which features are changed. None removes a feature."""
 
     def corrupt(folder: Path) -> None:
         made = features(kind, draw(kind, 5, 99))

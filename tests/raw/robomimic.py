@@ -1,4 +1,4 @@
-"""Demonstrations as the writers of robomimic, MimicGen and LIBERO store them: one HDF5 group each."""
+"""Demonstrations as the writers of robomimic, MimicGen and LIBERO store them: an HDF5 group each."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def draw(
 
 
 def of_libero(demo: Demo) -> Demo:
-    """Return a demonstration whose flags have the dtype of LIBERO's."""
+    """Return a demonstration with flags of the dtype of LIBERO's."""
     return replace(demo, dones=demo.dones.astype(np.uint8))
 
 
 def renamed_keys(demo: Demo) -> Demo:
-    """Return a demonstration whose observations have the names of robosuite, and not of LIBERO."""
+    """Return a demonstration with observations of the names of robosuite, and not of LIBERO."""
     names = {"agentview_rgb": "agentview_image", "ee_states": "object", "joint_states": "robot0_joint_pos"}
     return replace(demo, obs={new: demo.obs[old] for old, new in names.items() if old in demo.obs})
 
@@ -123,7 +123,7 @@ def write_without_next(group: h5py.Group, demo: Demo) -> None:
 
 
 def write_libero(group: h5py.Group, demo: Demo) -> None:
-    """Write a demonstration as LIBERO's ``create_dataset.py`` does: the observation is the one after the action."""
+    """Write a demonstration as LIBERO's ``create_dataset.py`` does: the observation is that after the action."""
     length = len(demo.actions)
     for name, values in demo.obs.items():
         group[f"obs/{name}"] = values[1:]
@@ -195,7 +195,7 @@ def written(folder: Path) -> list[Episode]:
         11: draw(rng, 4, masks=("train",)),
     }
     demos = {number: renamed_keys(demo) for number, demo in demos.items()}
-    for number in (0, 11):  # done_mode 0: also in states of success before the last one
+    for number in (0, 11):  # done_mode 0: also in states of success before the last state
         demos[number].dones[-2:], demos[number].rewards[-2:] = 1, 1
     demos[10].dones[-1] = 1  # done_mode 2: at the end of every demonstration
     write_file(
@@ -215,7 +215,7 @@ def written(folder: Path) -> list[Episode]:
 
 
 def written_libero(folder: Path) -> list[Episode]:
-    """Write a suite of two tasks, whose simulators have states of other sizes; actions 1 to T - 1 become steps."""
+    """Write a suite of two tasks, with states of other sizes in their simulators; actions 1 to T - 1 become steps."""
     episodes = []
     for file, task in enumerate(("pick_up_the_bowl", "pick_up_the_plate")):
         rng = np.random.default_rng(file)
@@ -330,7 +330,7 @@ def elsewhere(file: h5py.File) -> None:
 
 
 def bomb(file: h5py.File) -> None:
-    """Replace an array by one that declares 8 TiB and stores no data."""
+    """Replace an array by an array that declares 8 TiB and stores no data."""
     del file["data/demo_2/rewards"]
     file.create_dataset("data/demo_2/rewards", (1 << 40,), "f8", chunks=(1 << 16,))
 

@@ -1,4 +1,4 @@
-"""RoboSet's files as RoboHive's logger writes them: one HDF5 file per seed, one group per trial, gzip level 4."""
+"""RoboSet's files as RoboHive's logger writes them: an HDF5 file for each seed, a group for each trial, gzip level 4."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trial:
     done: np.ndarray | None
     """Whether each action ended the task, [h]; None where the logger did not write it."""
     by_state: bool
-    """Whether the file has one row per state, with NaN as the last action."""
+    """Whether the file has a row for each state, with NaN as the last action."""
 
     @property
     def times(self) -> np.ndarray:
@@ -192,7 +192,7 @@ def elsewhere(folder: Path) -> None:
 
 
 def bomb(file: h5py.File) -> None:
-    """Replace an array by one that declares 8 TiB and stores no data."""
+    """Replace an array by an array that declares 8 TiB and stores no data."""
     del file["Trial1/rewards"]
     file.create_dataset("Trial1/rewards", (1 << 40,), "f8", chunks=(1 << 16,))
 

@@ -159,7 +159,7 @@ def write_shards(folder: Path, rollouts: Sequence[Rollout], split: int, **column
 
 
 def _episodes_64(folder: Path) -> list[Episode]:
-    """Write episodes of 64 pixels: one of the usual length, one terminated, one truncated, one without is_terminal."""
+    """Write episodes of 64 pixels: of the usual length, terminated, truncated, and without is_terminal."""
     place = folder / "vd4rl" / EPISODES_64
     made = [roll(501, seed=0), roll(40, seed=1, terminal=True), roll(500, seed=2), roll(30, seed=3)]
     write_npz(place, as_npz(made[0]), 0)
@@ -167,7 +167,7 @@ def _episodes_64(folder: Path) -> list[Episode]:
     flags = np.arange(501)
     write_npz(place, as_npz(made[2], is_first=flags == 0, is_last=flags == 500, is_terminal=flags < 0), 2)
     write_npz(place, as_npz(made[3], is_terminal=None), 3)
-    # A folder whose path has the same prefix is another dataset.
+    # A folder of a path with the same prefix is another dataset.
     write_npz(place / "more", as_npz(roll(3, seed=9)), 4)
     return [episode(one, terminal=n == 1, source=np.int64(n)) for n, one in enumerate(made)]
 
@@ -197,7 +197,7 @@ def _many_84(folder: Path, size: int) -> None:
 
 
 def _noisy(rows: int, size: int, seed: int) -> Rollout:
-    """Return a rollout whose images compress like real ones, to about 5 kB each."""
+    """Return a rollout with images that compress like real images, to about 5 kB each."""
     made = roll(rows, size, seed)
     rng = np.random.default_rng(seed)
     noise = rng.integers(0, 6, made.pixels.shape, dtype=np.uint8)
@@ -212,7 +212,7 @@ def _served(folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _npz(number: int, **arrays: Any) -> Any:
-    """Return a function that replaces the npz file of an episode by a corrupted one."""
+    """Return a function that replaces the npz file of an episode by a corrupted file."""
 
     def corrupt(folder: Path) -> None:
         path = sorted((folder / "vd4rl" / EPISODES_64).glob("*.npz"))[number]

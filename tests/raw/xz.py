@@ -1,4 +1,4 @@
-"""xz streams of many blocks, combined from streams of one block that `lzma` writes."""
+"""xz streams of many blocks, combined from streams of a single block that `lzma` writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def one_block(data: bytes, preset: int | None = None) -> tuple[bytes, bytes, byt
 
 
 def joined(blocks: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
-    """Combine blocks into one stream."""
+    """Combine blocks into a stream."""
     header = blocks[0][0]
     index = b"\0" + _number(len(blocks)) + b"".join(record for _, _, record in blocks)
     index += bytes(-len(index) % 4)
@@ -31,7 +31,7 @@ def joined(blocks: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
 
 
 def blocked(data: bytes, size: int) -> bytes:
-    """Compress data into one stream with blocks of `size` bytes each, as ``xz -T`` does."""
+    """Compress data into a stream with blocks of `size` bytes each, as ``xz -T`` does."""
     return joined([one_block(data[start : start + size]) for start in range(0, len(data), size)])
 
 

@@ -115,7 +115,7 @@ def test_rl_unplugged_lacks_14_of_the_games(settings):
 
 
 def test_every_row_is_accounted_for(tree, convert):
-    """Seven games start, four checkpoints follow another one, three games continue in the next, and the last is cut."""
+    """Seven games start, four checkpoints follow another checkpoint, three games continue in the next, and the last is cut."""
     games = write_logs(tree)
 
     stored = convert()
@@ -170,7 +170,7 @@ def test_verify_compares_the_deferred_frame(tree, convert):
 
 
 def test_some_checkpoints_can_be_a_separate_dataset(tree, convert):
-    """From checkpoint 1, the first rows belong to a game whose beginning is missing; row 59 is left out.
+    """From checkpoint 1, the first rows belong to a game without its beginning; row 59 is left out.
 
     game       1 (steps 23 to 72 ever added)   2 (76 to 118)   3 (122 to 179)
     stored     60 to 72: steps 37 to 49        all 43          122 to 178: 57 of 58
@@ -270,7 +270,7 @@ def test_a_missing_checkpoint_cuts_the_episodes_before_and_after_it(tree, conver
 
 
 def noop(buffer, shade, *, action=0):
-    """Add a step without a reward, with a frame of one gray value."""
+    """Add a step without a reward, with a frame of a single gray value."""
     buffer.add(np.full((84, 84), shade, np.uint8), np.int32(action), np.float32(0), 0)
 
 
@@ -591,7 +591,7 @@ def test_both_upstreams_give_the_same_fields(tree, convert):
 
 
 def test_episodes_of_rl_unplugged_that_are_not_sorted_by_checkpoints_are_read(tree, convert):
-    """As in rlu_atari, whose records have the numbers of the checkpoints."""
+    """As in rlu_atari, with the numbers of the checkpoints in the records."""
     games = write_records(tree, {0: [[7]], 3: [[4, 5]]})
     for number, path in enumerate(sorted((tree / RECORDS).glob("*.tfrecord-*"))):
         path.rename(path.with_name(f"rlu_atari-train.tfrecord-{number:05d}-of-00002"))

@@ -24,7 +24,7 @@ def flags_at(rows):
 
 
 def flat(more=0, **others):
-    """Return arrays of three episodes, whose numbers are those of their rows; `more` is the number of final rows."""
+    """Return arrays of three episodes, with the numbers of their rows; `more` is the number of final rows."""
     rows = np.arange(ROWS + more * len(LENGTHS), dtype=np.float32)
     return {"obs": np.stack([rows, -rows], 1), "actions": 100 + np.arange(ROWS)[:, None], **others}
 

@@ -628,7 +628,7 @@ def test_a_jump_of_one_number_ends_a_trajectory_regardless_of_rounding_in_others
 
 
 def test_without_observations_no_final_observation_is_unknown(tmp_path):
-    """A file of observations whose final ones are unknown, converted without them."""
+    """A file of observations with unknown final observations, converted without them."""
     columns = dict(d4rl_files.mujoco_columns(d4rl_files.rollout()))
     del columns["next_observations"]
     d4rl_files.write(tmp_path / "x.hdf5", columns)

@@ -41,7 +41,7 @@ def converted(case, folder, home):
 
 
 def damage(path, dice):
-    """Change one or several bytes of a file, or truncate it; return a function that restores it."""
+    """Change a byte or several bytes of a file, or truncate it; return a function that restores it."""
     before = path.read_bytes()
     data = bytearray(before)
     kind = dice.randrange(4)
@@ -60,7 +60,7 @@ def damage(path, dice):
 
 
 def outcomes(name, tmp_path, seeds, *, stored=False):
-    """Damage one file per seed; fail unless the result is a documented error or the dataset of the intact file."""
+    """Damage a file for each seed; fail unless the result is a documented error or the dataset of the intact file."""
     case = CASES[name]
     folder = tree(case, tmp_path / "tree", stored=stored)
     whole = converted(case, folder, tmp_path / "whole")

@@ -227,7 +227,7 @@ def test_an_index_of_pandas_is_left_out(convert, tmp_path):
 
 
 def broken_ring(change):
-    """Return a layout of tianshou whose file is changed."""
+    """Return a layout of tianshou with a changed file."""
 
     def write(folder):
         path = tianshou(folder)

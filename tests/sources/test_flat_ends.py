@@ -16,7 +16,7 @@ _STEPS = 1_000
 
 
 def _reader(path, rows, *, layout=None, **changes):
-    """Return a reader of a file whose episodes have `_STEPS` steps; every second one is truncated."""
+    """Return a reader of a file with episodes that have `_STEPS` steps. Every second episode is truncated."""
     last = np.arange(_STEPS - 1, rows, _STEPS)
     flags = {name: np.zeros(rows, np.uint8) for name in ("terminals", "timeouts")}
     flags["terminals"][last[::2]] = flags["timeouts"][last[1::2]] = 1

@@ -137,7 +137,7 @@ def test_a_long_episode_is_read_in_pieces_that_join(convert):
 
 @pytest.mark.parametrize("rows", [170, 171, 340])
 def test_an_episode_that_ends_with_a_block_is_complete(convert, rows):
-    """The excluded frame may be the only one in the last block; a block has 170."""
+    """The excluded frame may be alone in the last block. A block has 170 frames."""
     stored = convert(packed([play(rows, 0), play(2, 1)], "npz"))
 
     assert stored.episodes.lengths.tolist() == [rows, 2]
@@ -167,7 +167,7 @@ def test_an_archive_of_many_blocks_is_read_in_parts(convert):
 
 
 def test_only_the_files_of_the_game_are_read_from_the_archive_of_all_games(convert):
-    """At its own path, and under the path of the first scheme for the archive of one game."""
+    """At its own path, and under the path of the first scheme for the archive of a game."""
     levels = game([3, 5])
     files = {"maze/no episode.npy": b"?", **written(levels, "heist"), **written(game([9]), "ninja")}
 
@@ -262,7 +262,7 @@ def test_the_ids_and_their_metadata():
 
 
 def test_reading_a_pickle_takes_at_most_twice_its_size(tmp_path):
-    """A pickle has the frames of an episode as one array, which cannot be read in parts."""
+    """A pickle has the frames of an episode as a single array, which cannot be read in parts."""
     import tracemalloc
 
     from datasets_rl.read.pickles import load_npy

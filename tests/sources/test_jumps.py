@@ -192,7 +192,7 @@ def test_the_seams_of_joined_episodes_are_jumps(simulator):
 
 
 def walk_back(rng, rows):
-    """Return a state in which all elements are pushed by one action, and pulled back to zero."""
+    """Return a state in which all elements are pushed by an action, and pulled back to zero."""
     state, push = rng.normal(size=4), 0.1 * rng.normal(size=4)
     found = []
     for action in np.tanh(rng.normal(size=rows)):

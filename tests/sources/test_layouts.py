@@ -1,4 +1,4 @@
-"""Layouts that people have: each is read by one call or a description of five lines, and a change of it is never silent."""
+"""Layouts that people have: each is read by a call or a description of five lines, and a change of it is never silent."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def convert(folder):
-    """A function that converts one of the folders, and returns the dataset."""
+    """A function that converts a folder, and returns the dataset."""
 
     def run(kind, **options):
         settings = Settings(home=folder / "home", progress=False)
@@ -196,7 +196,7 @@ def export_as_videos(stored, folder):
 
 
 def test_depths_come_back_from_an_export_of_images_within_a_step_of_their_codes(convert, folder):
-    """TIFF images are exact, so that the export is the first one that makes codes of them."""
+    """TIFF images are exact, so that only the export makes codes of them."""
     stored = convert("image")
 
     features = export_as_videos(stored, folder / "out")

@@ -83,7 +83,7 @@ def write_no_frames(path):
 
 
 def list_all_as_key_frames(path):
-    """Write MPEG-4 with one key frame, and rename the table of key frames, without which all frames are.
+    """Write MPEG-4 with a single key frame, and rename the table of key frames, without which all frames are.
 
     Its decoder returns frames of gray and differences where it begins at another frame.
     """
@@ -193,7 +193,7 @@ def edit_episodes(folder, name, values):
     ],
 )
 def test_episodes_that_have_the_same_frames_are_left_out(convert, folder, drawn, monkeypatch, starts, left_out):
-    """The lengths are 7, 4, 1, 12 and 5 frames, the first three of which are in one file; each is in another shard."""
+    """The lengths are 7, 4, 1, 12 and 5 frames, the first three of which share a file. Each is in another shard."""
     monkeypatch.setattr("datasets_rl.sources.lerobot._SHARD_BYTES", 1)
     write_new(folder, drawn)
     edit_episodes(folder, f"videos/{CAMERA}/from_timestamp", starts)

@@ -467,7 +467,7 @@ def test_an_empty_table_is_left_out_and_counted(folder, convert):
 @pytest.mark.parametrize("by", ["lengths", "ends"])
 @pytest.mark.parametrize("more", [0, 1])
 def test_episodes_of_no_step_within_a_file_are_left_out_and_counted(folder, convert, by, more):
-    """With one more observation than steps, each of them has one observation; the others keep their numbers."""
+    """With an observation more than steps, each of them has a single observation. The others keep their numbers."""
     lengths = np.array([0, 2, 0, 0, 3, 0])
     arrays = one(5, obs=np.arange(5 + 6 * more, dtype=np.float32)[:, None])
     np.savez(folder / "a.npz", **arrays, marks=lengths if by == "lengths" else np.cumsum(lengths))
@@ -498,7 +498,7 @@ def test_only_empty_files_are_an_error(folder, convert):
 
 
 def flipped(path, at):
-    """Flip one bit of a file."""
+    """Flip a bit of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 16
     path.write_bytes(data)

@@ -69,7 +69,7 @@ def put(tmp_path):
 
 
 def meets(stored, given, *, jpeg=()):
-    """Compare every value with the given one; JPEG images may differ slightly."""
+    """Compare every value with the given value. JPEG images may differ slightly."""
     observations = [flat(one.observations) for one in given]
     actions = [flat(one.actions) for one in given]
     for key in observations[0]:
@@ -152,7 +152,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_specs_have_the_documents_of_the_spec_classes(kind):
-    """The reader writes the documents without torch, whose import takes longer than most conversions."""
+    """The reader writes the documents without torch: the import takes longer than most conversions."""
     written = pytest.importorskip("minari.serialization", reason="pip install minari, with Python 3.11")
     for leaf in leaf_spaces(json.loads(written.serialize_space(BOUNDS[kind]))):
         if leaf.space_type != "Text":
@@ -174,7 +174,7 @@ def test_images_are_read_by_their_stored_dtype_and_not_by_the_metadata(put, conv
 
 
 def test_jpeg_images_of_different_and_of_equal_lengths_are_read(put, convert):
-    """Minari writes a variable-length dataset for the former and a fixed-size one for the latter."""
+    """Minari writes a variable-length dataset for the former and a fixed-size dataset for the latter."""
     dice = np.random.default_rng(0)
     smooth = [np.full((36, 40, 3), 90, np.uint8)] * 3
     noisy = [*smooth[:2], dice.integers(0, 255, (36, 40, 3), np.uint8)]
@@ -548,7 +548,7 @@ def test_a_dataset_in_the_cache_of_minari_is_not_downloaded(put, settings, tmp_p
         assert server.requests == []
         assert f"{ID} is read in place from {cache / NAME}" in capsys.readouterr().err
 
-        # A copy that lacks an episode is not one; what is stored stays, whatever becomes of the cache.
+        # A copy that lacks an episode is no copy. What is stored stays, whatever becomes of the cache.
         shutil.rmtree(next(path for path in (cache / NAME / "data").iterdir() if path.is_dir()))
         assert downloading.download(ID, settings=settings) == stored.folder.parent
         with pytest.raises(FetchError):
@@ -641,7 +641,7 @@ def test_only_a_given_remote_is_requested(put, settings, tmp_path, monkeypatch):
 
 
 def _other(values):
-    """Return the values with the last one changed."""
+    """Return the values with the last value changed."""
     changed = np.array(values)
     last = changed.reshape(-1)[-1:]
     last[:] = (
@@ -706,7 +706,7 @@ def test_the_comparison_with_the_raw_files_covers_the_seeds(put, convert, data_f
 
 @pytest.fixture
 def published(put, tmp_path):
-    """Two namespaces, one of them without a list, a dataset in its own repository, and a name that is not an id."""
+    """Two namespaces, the second without a list, a dataset in its own repository, and a name that is not an id."""
     cache = tmp_path / "cache"
     put(episodes(SPACES["box"]))
     write(cache, "alone-v1", episodes(SPACES["box"]), space=SPACES["box"])
@@ -772,7 +772,7 @@ def test_bytes_that_differ_from_the_list_of_the_hub_are_refused(put, settings, t
 
 
 class _File:
-    """A file with one flipped bit."""
+    """A file with a flipped bit."""
 
     def __init__(self, path):
         from servers import File

@@ -62,7 +62,7 @@ FIRST = {
     "JSON lines",
     "a pickle of CS285's paths",
 }
-"""Layouts of the default tests, one of each container and structure."""
+"""Layouts of the default tests, a layout of each container and structure."""
 GROWING = {"not-finite", "no-transition", "both-flags", "left-out", "equal-rows", "equal-episodes"}
 """Decisions that are about faults: a greater count says something about a changed file. Any new decision does."""
 ANSWERS = ("refused", "counted", "valid")
@@ -206,7 +206,7 @@ def test_a_changed_file_is_refused_or_counted_or_nothing_in_the_file_shows_the_c
 
 
 def rows_of(mutant, names, *, flat):
-    """Return the rows of the array with one of the names in changed files, [N, D], or None if the files show no such rows."""
+    """Return the rows of the array with any of the names in changed files, [N, D], or None if the files show no such rows."""
     episodes = [own for own in mutant.episodes if own]
     found = [
         next((name for name in own if re.fullmatch(names, name.rpartition("/")[2].rstrip("_{}"))), "")

@@ -60,7 +60,7 @@ ENDS = ("next.terminated", "next.truncated", "next.done")
 
 
 def arrays_of(key, name):
-    """Return the arrays of a file that has one array by the name of the case, and otherwise the first names."""
+    """Return the arrays of a file that has an array by the name of the case, and otherwise the first names."""
     others = {base: values for base, values in BASE.items() if base != key and not (base in ENDS and key in ENDS)}
     first = {"observation": "obs", "action": "actions", "next.reward": "rewards", "next.terminated": "terminals"}
     return {**{first[base]: values for base, values in others.items()}, name: VALUES[key]}

@@ -398,7 +398,7 @@ def test_only_as_many_archives_as_the_selected_episodes_need_are_fetched(both, t
     assert stored.episodes["source"].tolist() == [1, 2]
     assert stored.episodes.lengths.tolist() == [2, 2]
     fetched = {request.path.rpartition("_")[2] for request in both[1].requests if ".tar" in request.path}
-    # One archive may be downloading when the last episode is read.
+    # An archive may be downloading when the last episode is read.
     assert fetched <= {"00000.tar", "00001.tar", "00002.tar"}
     assert len(stored.manifest.raw) == 2
     assert verify(stored.folder, deep=True).problems == ()

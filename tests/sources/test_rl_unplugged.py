@@ -71,7 +71,7 @@ def test_an_id_is_a_folder_of_the_bucket():
 
 
 def test_episodes_of_the_control_suite_are_those_that_its_agent_saw(tmp_path):
-    """The record of each episode and its transitions are from one loop over dm_control: tests/golden/make_dm_control.py."""
+    """The record of each episode and its transitions are from a loop over dm_control: tests/golden/make_dm_control.py."""
     with np.load(GOLDEN) as file:
         golden = {name.removeprefix("rl_unplugged/"): file[name] for name in file.files if "exorl" not in name}
     folder = tmp_path / "raw" / "dm_control_suite_episodes" / "cheetah_run"

@@ -61,7 +61,7 @@ def rng():
 
 
 def counting(length: int) -> Demo:
-    """Return a demonstration whose states and actions are their numbers."""
+    """Return a demonstration of states and actions that are their numbers."""
     numbers = np.arange(length + 1.0)[:, None]
     joints = numbers * np.arange(1, 8)
     obs = {"joint_states": joints, "ee_states": numbers}

@@ -44,7 +44,7 @@ def rng():
 
 
 def counting(length, *, by_state, done=None):
-    """Return a trial whose states, actions and rewards are consecutive numbers."""
+    """Return a trial of states, actions and rewards that are consecutive numbers."""
     states = {"observations": np.arange(length + 1.0)[:, None]}
     return Trial(states, np.arange(length)[:, None] + 0.25, np.arange(length) + 100.0, done, by_state)
 

@@ -75,7 +75,7 @@ def test_a_dataset_without_reference_scores_is_refused():
 
 @pytest.fixture
 def drawn(tmp_path):
-    """A Minari dataset whose metadata has reference scores."""
+    """A Minari dataset with reference scores in its metadata."""
     folder = write(
         tmp_path / "cache",
         "test/drawn-v0",

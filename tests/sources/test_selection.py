@@ -1,4 +1,4 @@
-"""Selections: their syntax, and whether a stored part includes a requested one."""
+"""Selections: their syntax, and whether a stored part includes a requested part."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def broken(installed, env, tmp_path_factory):
 
 
 def run(env, *commands, program="", cwd=None):
-    """Run ``rlds`` commands and then a program in one new process; return the output of each."""
+    """Run ``rlds`` commands and then a program in a new process; return the output of each."""
     driver = f"""
 import contextlib, io, json, sys
 from datasets_rl.cli.app import main

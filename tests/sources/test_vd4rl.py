@@ -290,7 +290,7 @@ def test_max_size_selects_single_episodes(place, convert):
     ],
 )
 def test_a_file_with_other_columns_is_refused_at_any_position(place, convert, monkeypatch, most, arrays, says):
-    """In a separate shard, its own first file would define the columns, and an additional one would be lost."""
+    """In a separate shard, its own first file would define the columns, and an additional column would be lost."""
     monkeypatch.setattr("datasets_rl.sources.vd4rl._SHARD_BYTES", most)
     write_npz(place, as_npz(counted(4)))
     write_npz(place, as_npz(counted(4), **arrays), 1)

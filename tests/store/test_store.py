@@ -1,4 +1,4 @@
-"""One pointer names the current version of a dataset: it changes in one step, and nothing is lost until a prune."""
+"""A pointer names the current version of a dataset: it changes in a single step, and nothing is lost until a prune."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_readers_find_one_version_or_the_other_during_replacements(folder, round
             looked.set()
 
     def wait_for_a_look():
-        for _ in range(2):  # the first one may have begun before
+        for _ in range(2):  # the first look may have begun before
             looked.clear()
             assert looked.wait(60)
 
@@ -563,7 +563,7 @@ def test_a_sweep_passes_over_a_dataset_that_another_process_is_deleting(monkeypa
 
 @pytest.mark.usefixtures("home")
 def test_a_dataset_begins_where_another_process_deletes_one_at_that_moment(monkeypatch):
-    """The other process has created its lock, and restores the mark that this one has deleted."""
+    """The other process has created its lock, and restores the mark that this process has deleted."""
     paths = store.dataset_paths(f"{ID}@x")
     paths.mark()
     (paths.folder / ".lock").touch()
@@ -711,7 +711,7 @@ def test_a_dataset_cannot_have_the_name_of_an_entry_of_another_one(home, name):
 
 
 def test_a_prune_and_another_command_without_a_lock_lose_no_current_version(folder, monkeypatch):
-    """The version becomes the current one between the listing of a prune and its renaming."""
+    """The version becomes the current version between the listing of a prune and its renaming."""
     scaled(folder, 2, in_place=True)
     paths = store.dataset_paths(ID)
     first, _ = store.versions_of(paths)

@@ -78,7 +78,7 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
 def single_episodes(
     check: str, data: Data, found: Sequence[Shift], name: str, of_halves: Level = "strong"
 ) -> Iterator[Finding]:
-    """Yield a finding for each episode whose values are shifted against those of the other episodes."""
+    """Yield a finding for each episode with values that are shifted against those of the other episodes."""
     if len(found) > MANY * len(data.episodes):
         lags = [one.lag for one in found]
         lag = max(set(lags), key=lags.count)

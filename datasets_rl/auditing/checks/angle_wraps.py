@@ -46,7 +46,7 @@ class AngleWraps(Check):
         if not len(found):
             return
         name = data.field(key).name
-        # An element that has the range of an angle, and never jumps, is left as it is.
+        # An element that has the range of an angle, and never jumps, stays unchanged.
         jumps = np.atleast_1d(measures["wraps"].any(axis=0))
         angles = [angle for number, angle in enumerate(_angles(data, key)) if jumps[number]]
         elements = [data.element(key, element) for element, _ in angles]

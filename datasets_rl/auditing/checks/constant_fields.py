@@ -1,4 +1,4 @@
-"""Elements of fields that have one value in the whole dataset."""
+"""Elements of fields that are constant in the whole dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards that are zero, or have one value, in the whole dataset."""
+"""Rewards that are zero, or constant, in the whole dataset."""
 
 from __future__ import annotations
 

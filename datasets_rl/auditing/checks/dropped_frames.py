@@ -117,7 +117,7 @@ class _Skip:
 
 
 def _suspected(measures: Measures) -> NDArray[np.int64]:
-    """Return the episodes whose images most likely fit another lag after a boundary of two parts than before, ascending.
+    """Return the episodes with images that most likely fit another lag after a boundary of two parts than before, ascending.
 
     Their images are read again: at most a tenth of the episodes, or eight.
     """

@@ -123,7 +123,7 @@ class _Reader:
 
 
 def _suspects(ranges: NDArray[np.float64], lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return pairs of episodes whose ranges agree in many elements, the most alike first."""
+    """Return pairs of episodes with ranges that agree in many elements, the most alike first."""
     fit = np.flatnonzero(lengths >= _FEWEST)
     if len(fit) < 2:
         return []
@@ -152,7 +152,7 @@ def _suspects(ranges: NDArray[np.float64], lengths: NDArray[np.int64]) -> list[t
 
 
 def _features(ranges: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Return the limits that tell episodes apart, [E] each: fewer of many episodes, and one of an element that rests."""
+    """Return the limits by which episodes differ, [E] each: fewer of many episodes, and a single limit of an element that rests."""
     low, high = np.hsplit(ranges, 2)
     moves = (low != high).mean(axis=0) > 0.5
     features = [*low.T, *high[:, moves].T]

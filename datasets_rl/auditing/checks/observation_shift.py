@@ -51,7 +51,7 @@ class ObservationShift(Check):
         found = np.flatnonzero(same)
         if not len(found):
             return
-        # One more than there are: of few steps, none may be equal by chance.
+        # A step more than there are: of few steps, none may be equal by chance.
         share = max((still.sum() + 1) / len(still), rests.sum() / known.sum())
         by_chance = at_least(len(found), share * known.sum())
         if by_chance > _LIKELY:

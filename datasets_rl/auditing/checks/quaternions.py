@@ -1,4 +1,4 @@
-"""Quaternions whose norm is not 1, or whose sign flips between two steps."""
+"""Quaternions with another norm than 1, or with a sign that flips between two steps."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import Finding
 from datasets_rl.auditing.remedy import drop
+from datasets_rl.format.copies import groups_of_copies
 from datasets_rl.ted.keys import Key
 
 _UNIQUE = 0.6
@@ -85,12 +86,10 @@ def _bytes(values: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _groups(begins: NDArray[np.uint8], ends: NDArray[np.uint8]) -> Iterator[list[int]]:
-    """Yield the episodes, ascending, of each repeated beginning whose ends differ, if most beginnings occur once."""
+    """Yield the episodes, ascending, of each repeated beginning with different ends, if most beginnings occur once."""
     _, inverse, counts = np.unique(begins, axis=0, return_inverse=True, return_counts=True)
-    inverse = inverse.reshape(-1)
     if counts.max() > max(2, _MANY * len(begins)) or (counts == 1).sum() < _UNIQUE * len(counts):
         return
-    for group in np.flatnonzero(counts > 1).tolist():
-        episodes = np.flatnonzero(inverse == group)
+    for episodes in groups_of_copies(inverse.reshape(-1)):
         if not ends.shape[1] or (ends[episodes] != ends[episodes[0]]).any():
-            yield episodes.tolist()
+            yield episodes

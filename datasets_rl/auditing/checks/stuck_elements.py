@@ -1,4 +1,4 @@
-"""Sensors or actuators that keep one value in an episode, and move in the others."""
+"""Sensors or actuators that keep a value in an episode, and move in other episodes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _sticks(data: Data, key: Key, episode: int, element: int) -> bool:
         return bool(np.nanmin(now) < values[start] < np.nanmax(now))
     if len(starts) == 1:
         return True
-    # What moved on behind a stuck sensor shows as a jump.
+    # A joint that moved while its sensor was stuck shows as a jump.
     change = np.abs(after - now)[sample.has_after]
     usual = float(np.quantile(change[change > 0], 0.9)) if (change > 0).any() else 0.0
     ends = [abs(values[row] - values[row - 1]) for row in (start, stop) if 0 < row < len(values)]

@@ -56,12 +56,8 @@ class TextsOfOtherTasks(Check):
             if not 2 <= len(used) <= _TEXTS:
                 continue
             own = np.searchsorted(used, measures["text"][fit])
-            distances = _distances(states[fit], own, len(used))
-            rows = np.arange(len(fit))
-            others = distances.copy()
-            others[rows, own] = np.inf
-            nearest = others.argmin(axis=1)
-            ratios = distances[rows, own] / np.maximum(others.min(axis=1), 1e-12)
+            distances, nearest, others = _distances(states[fit], own, len(used))
+            ratios = distances / np.maximum(others, 1e-12)
             usual = float(np.quantile(ratios, _RIGHT))
             if usual >= 1:
                 continue
@@ -82,10 +78,13 @@ class TextsOfOtherTasks(Check):
                 )
 
 
-def _distances(states: NDArray[np.float64], own: NDArray[np.int64], texts: int) -> NDArray[np.float64]:
-    """Return the mean distance of the last state of each episode from the median last state of each text, [E, texts].
+def _distances(
+    states: NDArray[np.float64], own: NDArray[np.int64], texts: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return the distance of the last state of each episode from its own text, the nearest other text, and the distance from it, [E].
 
-    The distance of an element counts in units of the usual distance from the own text.
+    The distance from a text is the mean distance from the median last state of the text. The distance of an element counts in units
+    of the usual distance from the own text.
 
     Args:
         states: Last state of each episode, [E, D].
@@ -96,4 +95,12 @@ def _distances(states: NDArray[np.float64], own: NDArray[np.int64], texts: int) 
     usual = np.median(np.abs(states - middles[own]), axis=0)
     moving = usual > 0
     scaled, middles = states[:, moving] / usual[moving], middles[:, moving] / usual[moving]
-    return np.stack([np.abs(scaled - middle).mean(axis=1) for middle in middles], axis=1)
+    distances, others, nearest = np.zeros(len(states)), np.full(len(states), np.inf), np.zeros(len(states), np.int64)
+    # A text at a time: all distances together would take more memory than the dataset.
+    for text, middle in enumerate(middles):
+        distance = np.abs(scaled - middle).sum(axis=1) / max(len(middle), 1)
+        is_own = own == text
+        distances[is_own] = distance[is_own]
+        closer = ~is_own & (distance < others)
+        others[closer], nearest[closer] = distance[closer], text
+    return distances, nearest, others

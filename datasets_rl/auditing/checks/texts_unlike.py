@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -40,7 +40,7 @@ class TextsUnlike(Check):
     def judge(self, data: Data, key: Key, measures: Measures) -> Iterator[Finding]:
         texts, name = data.steps.stored.texts(key), data.field(key).name
         first, last = measures["first"], measures["last"]
-        episodes = {code: np.flatnonzero((first == code) | (last == code)) for code in np.union1d(first, last).tolist()}
+        episodes = _episodes_of_codes(first, last)
         groups: dict[str, list[int]] = defaultdict(list)
         for code in episodes:
             groups[_folded(texts[code])].append(code)
@@ -61,10 +61,9 @@ class TextsUnlike(Check):
                 if code != usual:
                     yield self._finding(name, texts, code, usual, episodes)
         usual_codes = {folded: max(codes, key=lambda code: len(episodes[code])) for folded, codes in groups.items()}
-        for wrong, right in _misspelled(list(usual_codes)):
-            code, usual = usual_codes[wrong], usual_codes[right]
-            if len(episodes[code]) <= _RARE * len(episodes[usual]):
-                yield self._finding(name, texts, code, usual, episodes, sure=False)
+        counts = {folded: len(episodes[code]) for folded, code in usual_codes.items()}
+        for wrong, right in _misspelled(counts):
+            yield self._finding(name, texts, usual_codes[wrong], usual_codes[right], episodes, sure=False)
 
     def _finding(
         self,
@@ -88,6 +87,16 @@ class TextsUnlike(Check):
         )
 
 
+def _episodes_of_codes(first: NDArray[np.int64], last: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """Return the episodes, ascending, by the code of a text that they have, given their least and greatest codes, [E]."""
+    others = np.flatnonzero(first != last)
+    codes = np.concatenate([first, last[others]])
+    episodes = np.concatenate([np.arange(len(first)), others])
+    order = np.lexsort((episodes, codes))
+    used, starts = np.unique(codes[order], return_index=True)
+    return dict(zip(used.tolist(), np.split(episodes[order], starts[1:]), strict=True))
+
+
 def _folded(text: str) -> str:
     """Return a text without case, accents, punctuation, articles and repeated blanks."""
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
@@ -95,26 +104,35 @@ def _folded(text: str) -> str:
     return " ".join(word for word in words if word not in {"a", "an", "the"}) or " ".join(words)
 
 
-def _misspelled(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of texts: the first is the second but for a letter of one word, which is in no other text."""
-    uses: dict[str, int] = defaultdict(int)
+def _misspelled(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a rare text and a frequent text, which differ by a letter of a word that is in no other text.
+
+    Args:
+        counts: The number of episodes of each text.
+    """
+    uses = Counter(word for text in counts for word in set(text.split()))
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
-    for text in texts:
+    for text in counts:
         words = text.split()
         for place, word in enumerate(words):
             alike[(*words[:place], "", *words[place + 1 :])].append((word, text))
-        for word in set(words):
-            uses[word] += 1
     for group in alike.values():
+        frequent: dict[str, list[str]] = defaultdict(list)
         for word, text in group:
+            if counts[text] * _RARE >= 1:
+                for pattern in _patterns(word):
+                    frequent[pattern].append(text)
+        for word, text in group if frequent else ():
             if uses[word] == 1:
-                yield from ((text, other) for usual, other in group if other != text and _one_letter(word, usual))
+                near = dict.fromkeys(other for pattern in _patterns(word) for other in frequent.get(pattern, ()))
+                yield from ((text, other) for other in near if counts[text] <= _RARE * counts[other])
 
 
-def _one_letter(one: str, other: str) -> bool:
-    """Return whether two words without digits differ by a letter that is missing, added, or another."""
-    if min(len(one), len(other)) < _LETTERS or not (one.isalpha() and other.isalpha()):
-        return False
-    short, long = sorted((one, other), key=len)
-    same = next((place for place, letter in enumerate(short) if letter != long[place]), len(short))
-    return short != long and short[same + (len(short) == len(long)) :] == long[same + 1 :]
+def _patterns(word: str) -> Iterator[str]:
+    """Yield a word without digits with a blank for each letter, and between letters.
+
+    Two words have a common pattern if they differ by a letter that is missing, added, or another.
+    """
+    if len(word) >= _LETTERS and word.isalpha():
+        yield from (f"{word[:place]} {word[place + 1 :]}" for place in range(len(word)))
+        yield from (f"{word[:place]} {word[place:]}" for place in range(len(word) + 1))

@@ -42,7 +42,7 @@ class TimeGaps(Check):
         step = (block.after(key).astype(np.float64) - block.now(key))[:, 0]
         step = np.where(block.has_after & np.isfinite(step), step, np.nan)
         usual = block.data.usual_interval(key)
-        # A frame that is late and the next ones in time miss no frame: the steps around make up for the longer step.
+        # If a frame is late and the next frames are in time, no frame is missing: the steps around make up for the longer step.
         late = np.nan_to_num(step - usual, nan=0.0)
         around = np.pad(late, 2)
         one, two, four, five = (around[place : place + len(late)] for place in (0, 1, 3, 4))

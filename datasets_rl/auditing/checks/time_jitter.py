@@ -1,4 +1,4 @@
-"""Time stamps whose distance varies from step to step."""
+"""Time stamps at distances that vary from step to step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TimeJitter(Check):
     def measure(self, block: Block, key: Key) -> Measures:
         usual = block.data.usual_interval(key)
         step = (block.after(key).astype(np.float64) - block.now(key))[:, 0]
-        # A gap is a finding of its own: it must not count as jitter.
+        # A gap is another finding, and must not count as jitter.
         inside = block.has_after & np.isfinite(step) & (step < 2.5 * usual) & (step > 0)
         deviation = np.where(inside, np.abs(step - usual), 0.0)
         return {"deviation": block.sums(deviation), "steps": block.sums(inside)}

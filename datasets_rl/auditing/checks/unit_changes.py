@@ -81,7 +81,7 @@ class UnitChanges(Check):
         found = _near(low, middle, high, known)
         units = [unit for unit, _, _ in found.values()]
         for episode, (nearest, _, part) in sorted(found.items()):
-            # A short episode is a poor measure of its own: the unit of most others is likelier, if it is as near.
+            # A short episode alone is a poor measure: the unit of most others is likelier, if it is as near.
             common = max(units, key=units.count)
             near = abs(abs(middle[episode, part]) - np.log(_UNITS[common])) < np.log(_NEAR)
             unit = common if near else nearest

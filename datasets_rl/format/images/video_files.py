@@ -161,11 +161,6 @@ class VideoFiles:
         return name
 
 
-def video_name(path: Path) -> str:
-    """Return the name that a file of the upstream has in a dataset."""
-    return _name_of(range_digests(path, Report()))
-
-
 def _name_of(ranges: bytes) -> str:
     return f"{digest_of_ranges(ranges)[:32]}.mp4"
 

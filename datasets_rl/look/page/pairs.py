@@ -1,4 +1,4 @@
-"""The episodes that two datasets have: which of them differ, and what differs in one of them."""
+"""The episodes that two datasets have: which of them differ, and in which values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datasets_rl.ted.keys import as_key
 PAGE_PAIRS = 50
 """Number of pairs on a page of the list."""
 _SHOWN = 100
-"""Number of changes of the description, and of episodes of one dataset alone, that are shown."""
+"""Number of changes of the description, and of episodes in a single dataset, that are shown."""
 
 
 class Pairs:
@@ -55,7 +55,7 @@ class Pairs:
 
     @property
     def first(self) -> int | None:
-        """The first pair that differs, or None without one."""
+        """The first pair that differs, or None if all are equal."""
         return int(self.different[0]) if len(self.different) else None
 
     def pair_of(self, episode: int) -> int:

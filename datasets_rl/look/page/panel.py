@@ -127,9 +127,10 @@ class Panel:
         """Return an episode of the middle return that no finding names, to look at beside the episodes in question."""
         named = {episode for one in self.findings or () for episode in one["episodes"]}
         returns = np.nan_to_num(self.columns["return"], nan=-np.inf)
-        falling = np.argsort(-returns, kind="stable").tolist()
-        ranked = sorted(range(len(falling)), key=lambda place: abs(place - len(falling) // 2))
-        return next((int(falling[place]) for place in ranked if falling[place] not in named), None)
+        falling = np.argsort(-returns, kind="stable")
+        from_middle = np.argsort(np.abs(np.arange(len(falling)) - len(falling) // 2), kind="stable")
+        usual = falling[from_middle][~np.isin(falling[from_middle], [*named])]
+        return int(usual[0]) if len(usual) else None
 
     def _found(self) -> dict[str, Any] | None:
         """Return the findings, at most 200, each with an episode and a step in question, and a usual episode."""

@@ -86,7 +86,7 @@ def _add_pairs(documents: dict[str, Any], panels: Sequence[Panel], pair: int | N
 
 
 def _steps_of_pair(pair: dict[str, Any] | None) -> list[int]:
-    """Return the steps of which both episodes of a pair have images: the first differences, and steps across the shorter one."""
+    """Return the steps of which both episodes of a pair have images: the first differences, and steps across the shorter episode."""
     if pair is None:
         return []
     firsts = [one["first"]["step"] for one in pair["fields"] if one["first"]]

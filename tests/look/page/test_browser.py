@@ -51,7 +51,7 @@ def served(*datasets, **options):
 
 @pytest.fixture(scope="module")
 def urls(stored):
-    """The address of a page for each dataset, and of one for two."""
+    """The address of a page for each dataset, and of a page for two."""
     datasets = {"two": ["state", "mixed"]}
     with ExitStack() as stack:
         yield OnDemand(lambda name: stack.enter_context(served(*(stored[kind] for kind in datasets.get(name, [name])))))
@@ -100,8 +100,8 @@ class Page:
     def cells(self, key):
         """Return the two cells of a key in the row under the cursor."""
         script = """
-            const line = [...document.querySelectorAll('table.row tbody tr')].find((one) => one.cells[0].innerText === arguments[0]);
-            return line && [...line.cells].slice(1).map((one) => one.innerText)"""
+            const line = [...document.querySelectorAll('table.row tbody tr')].find((node) => node.cells[0].innerText === arguments[0]);
+            return line && [...line.cells].slice(1).map((node) => node.innerText)"""
         return self.wait(script, key)
 
     def corner(self, step):
@@ -151,9 +151,9 @@ def test_the_overview_shows_counts_and_distributions(page, urls):
 
 def test_the_list_is_sorted_and_filtered_and_leads_to_episodes(page, urls, stored):
     returns = stored["state"].episodes["return"]
-    numbers_of_list = "return [...document.querySelectorAll('#list a.open')].map((one) => Number(one.innerText))"
+    numbers_of_list = "return [...document.querySelectorAll('#list a.open')].map((node) => Number(node.innerText))"
     page.open(urls["state"] + "#/episodes/0")
-    page.run("[...document.querySelectorAll('#list th button')].find((one) => one.innerText === 'return').click()")
+    page.run("[...document.querySelectorAll('#list th button')].find((node) => node.innerText === 'return').click()")
     page.wait("return document.querySelector('#list th[aria-sort=descending]')?.innerText.startsWith('return')")
     assert page.run(numbers_of_list) == np.argsort(-returns).tolist()
 
@@ -273,12 +273,12 @@ def test_two_datasets_are_compared_and_share_the_cursor(page, urls):
     page.wait("return document.querySelectorAll('.pane').length === 2")
     page.press("\ue014")
     page.wait(
-        "return [...document.querySelectorAll('.pane h2')].filter((one) => ['Row 6', 'Row 7'].includes(one.innerText)).length === 2"
+        "return [...document.querySelectorAll('.pane h2')].filter((node) => ['Row 6', 'Row 7'].includes(node.innerText)).length === 2"
     )
 
 
-BOXES = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect().toJSON())"
-LENGTHS = "[...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3').innerText === 'length')"
+BOXES = "return [...document.querySelectorAll(arguments[0])].map((node) => node.getBoundingClientRect().toJSON())"
+LENGTHS = "[...document.querySelectorAll('.chart')].find((node) => node.querySelector('h3').innerText === 'length')"
 
 
 @pytest.mark.slow
@@ -310,11 +310,11 @@ def test_bars_of_few_values_lie_on_a_linear_axis(page, urls):
     page.open(urls["state"])
     page.wait(f"return {LENGTHS}?.querySelectorAll('rect[fill]').length === 3")
     first, second, last = page.run(
-        f"return [...{LENGTHS}.querySelectorAll('rect[fill]')].map((one) => one.x.baseVal.value + one.width.baseVal.value / 2)"
+        f"return [...{LENGTHS}.querySelectorAll('rect[fill]')].map((node) => node.x.baseVal.value + node.width.baseVal.value / 2)"
     )
 
     assert (second - first) / (last - first) == pytest.approx(7 / 25)
-    texts = f"return [...{LENGTHS}.querySelectorAll('svg text')].map((one) => one.textContent)"
+    texts = f"return [...{LENGTHS}.querySelectorAll('svg text')].map((node) => node.textContent)"
     assert page.run(texts) == ["5", "12", "30"]
 
 
@@ -326,7 +326,7 @@ def test_a_click_on_a_bar_filters_the_episodes_and_the_filter_is_cleared(page, u
     page.has_text("1 to 1 of 1 episode, from 3 in all")
     assert page.run("return document.querySelector('input[aria-label=Filter]').value") == "length = 12"
 
-    page.run("[...document.querySelectorAll('button')].find((one) => one.innerText === 'Clear the filter').click()")
+    page.run("[...document.querySelectorAll('button')].find((node) => node.innerText === 'Clear the filter').click()")
     page.has_text("1 to 3 of 3 episodes")
 
 
@@ -337,7 +337,7 @@ def test_every_bar_of_returns_leads_to_the_episodes_that_it_counts(page, tmp_pat
         page.open(url)
         page.wait("return document.querySelectorAll('a.bar-link').length > 10")
         bars = page.run(
-            "return [...document.querySelectorAll('a.bar-link')].map((one) => [one.getAttribute('href'), one.getAttribute('aria-label')])"
+            "return [...document.querySelectorAll('a.bar-link')].map((node) => [node.getAttribute('href'), node.getAttribute('aria-label')])"
         )
         counted = [int(re.search(r"\((\d+) episode", label)[1]) for href, label in bars if label.startswith("return")]
         panel = Panel(stored)
@@ -367,9 +367,9 @@ def test_the_keyboard_reaches_the_bars(page, urls):
 def test_the_overview_of_images_shows_the_first_image_of_episodes(page, urls):
     page.open(urls["image"])
     page.wait(
-        "return [...document.querySelectorAll('.strip img')].every((one) => one.complete && one.naturalWidth === 64)"
+        "return [...document.querySelectorAll('.strip img')].every((node) => node.complete && node.naturalWidth === 64)"
     )
-    assert page.run("return [...document.querySelectorAll('.strip a')].map((one) => one.innerText)") == [
+    assert page.run("return [...document.querySelectorAll('.strip a')].map((node) => node.innerText)") == [
         "episode 0",
         "episode 1",
     ]
@@ -382,10 +382,10 @@ def test_an_episode_shows_its_task_and_the_names_and_scales_of_its_elements(page
     page.has_text("close the <b>drawer</b>", ".texts")
     page.wait("return document.querySelectorAll('.multiples .chart').length === 5")
     labels = page.run(
-        "return [...document.querySelectorAll('.multiples .key')].map((one) => one.innerText.split(/\\s+/)[0])"
+        "return [...document.querySelectorAll('.multiples .key')].map((node) => node.innerText.split(/\\s+/)[0])"
     )
     scales = page.run(
-        "return [...document.querySelectorAll('.multiples svg')].map((one) => one.querySelectorAll('text').length)"
+        "return [...document.querySelectorAll('.multiples svg')].map((node) => node.querySelectorAll('text').length)"
     )
 
     assert labels == view_data.JOINTS
@@ -400,12 +400,12 @@ def test_discrete_actions_are_drawn_as_steps(page, urls):
     page.open(urls["robot"] + "#/episode/0/0")
     page.wait("return document.querySelectorAll('.curve').length >= 2")
     line = page.run(
-        "return [...document.querySelectorAll('.chart')].find((one) => one.querySelector('h3')?.innerText === 'action').querySelector('.curve').getAttribute('d')"
+        "return [...document.querySelectorAll('.chart')].find((node) => node.querySelector('h3')?.innerText === 'action').querySelector('.curve').getAttribute('d')"
     )
     x = y = None
     flat = 0
     for command, numbers_of in re.findall(r"([MLH])([-\d.,]+)", line):
-        to = [float(one) for one in numbers_of.split(",")]
+        to = [float(node) for node in numbers_of.split(",")]
         to_y = y if command == "H" else to[1]
         assert command == "M" or to[0] == x or to_y == y
         flat += command == "H"
@@ -421,7 +421,7 @@ def test_the_whole_row_fits_a_phone(page, urls):
         page.open(urls[name] + "#/episode/0/1")
         page.wait("return document.querySelector('table.row td')")
         edges = page.run(
-            "return [...document.querySelectorAll('table.row td, table.row th')].map((one) => one.getBoundingClientRect().right)"
+            "return [...document.querySelectorAll('table.row td, table.row th')].map((node) => node.getBoundingClientRect().right)"
         )
         assert max(edges) <= 375
         assert page.run(
@@ -466,7 +466,7 @@ def test_the_exported_file_opens_without_a_server(page, stored, tmp_path):
     page.has_text("3 episodes of 3")
     assert (
         page.run(
-            "return performance.getEntriesByType('resource').filter((one) => !one.name.startsWith('data:')).length"
+            "return performance.getEntriesByType('resource').filter((node) => !node.name.startsWith('data:')).length"
         )
         == 0
     )
@@ -517,7 +517,7 @@ def check_pair(page, url):
     page.wait("return document.querySelectorAll('.frames.beside img').length === 2")
     assert page.run("return Number(document.querySelector('.player input').value)") == 7
     page.wait(
-        "return [...document.querySelectorAll('.frames.beside img')].every((one) => one.complete && one.naturalWidth)"
+        "return [...document.querySelectorAll('.frames.beside img')].every((node) => node.complete && node.naturalWidth)"
     )
     pixels = """
         const canvas = Object.assign(document.createElement('canvas'), {width: 24, height: 24});
@@ -542,7 +542,7 @@ def check_pair(page, url):
     assert "differs" not in page.text(".frames.beside figcaption")
     page.has_text("Values at step 9", ".row, section:has(.row)")
     page.wait("return document.querySelectorAll('.differs-cell').length === 2")
-    first, second = page.run("return [...document.querySelectorAll('.differs-cell')].map((one) => one.innerText)")
+    first, second = page.run("return [...document.querySelectorAll('.differs-cell')].map((node) => node.innerText)")
     difference = np.subtract(numbers(second), numbers(first))
     assert difference == pytest.approx([0, 0, 0, 0, 100, 0], abs=1e-4)
 

@@ -25,7 +25,7 @@ LENGTHS = (5, 90, 12)
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A dataset of three episodes, the last one without its final observation, and its expected content."""
+    """A dataset of three episodes, the last without its final observation, and its expected content."""
     folder = tmp_path_factory.mktemp("states")
     made = [trajectory(length, seed=seed, known=seed < 2, terminated=seed == 1) for seed, length in enumerate(LENGTHS)]
     stored = write_dataset(folder / "a", made, score={"low": 0.0, "high": 10.0, "origin": "a paper"})
