@@ -19,6 +19,7 @@ from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
 
 from ..options import Shell, dataset_arguments
 from ..output import Facts, Lines, Result, Table
+from .verify import members_of
 
 GROUP = "Train"
 
@@ -145,7 +146,10 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
     try:
         with contextlib.redirect_stdout(output):  # the last line is the result, which this command prints
             # These checks take no second, and the import of torch takes several.
-            _check_dataset(shell, read_arguments(path, arguments).dataset)
+            given = read_arguments(path, arguments)
+            for dataset in (given.dataset, given.validation):
+                if isinstance(dataset, str):
+                    _check_dataset(shell, dataset)
             if module:
                 _import(module)
             shell.import_torch()
@@ -174,11 +178,15 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
 
 
 def _check_dataset(shell: Shell, dataset: str) -> None:
-    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored. `load` downloads
-    others, and makes what is in a lock."""
+    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored, also of a mixture. `load`
+    downloads others, and makes what is in a lock."""
     from datasets_rl.sources import split_derived
     from datasets_rl.store.find import locate
 
+    for member in members_of([dataset]) if dataset.endswith(".toml") else ():
+        _check_dataset(shell, member)
+    if dataset.endswith(".toml"):
+        return
     # An address, or a prefix that the imported module registers.
     if ":" in dataset or shell.settings.lock is not None:
         return

@@ -3,6 +3,7 @@ from .arguments import run_program as run_program
 from .checkpoints import latest_checkpoint as latest_checkpoint
 from .checkpoints import read_checkpoint as read_checkpoint
 from .checkpoints import write_checkpoint as write_checkpoint
+from .data import TrainingData as TrainingData
 from .evaluation import Episodes as Episodes
 from .evaluation import Policy as Policy
 from .evaluation import play as play
@@ -13,6 +14,7 @@ from .goals import goal_policy as goal_policy
 from .learner import Learner as Learner
 from .learner import RewardScaling as RewardScaling
 from .learner import action_normalizer as action_normalizer
+from .learner import best_return as best_return
 from .learner import cosine_decay as cosine_decay
 from .learner import load_transitions as load_transitions
 from .learner import make_mlp as make_mlp
