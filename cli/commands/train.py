@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import importlib
@@ -146,10 +147,7 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
     try:
         with contextlib.redirect_stdout(output):  # the last line is the result, which this command prints
             # These checks take no second, and the import of torch takes several.
-            given = read_arguments(path, arguments)
-            for dataset in (given.dataset, given.validation):
-                if isinstance(dataset, str):
-                    _check_dataset(shell, dataset)
+            _check_data(shell, read_arguments(path, arguments))
             if module:
                 _import(module)
             shell.import_torch()
@@ -177,16 +175,19 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
     return found
 
 
+def _check_data(shell: Shell, arguments: argparse.Namespace) -> None:
+    """Refuse what is not stored of the data for training and validation, with the members of mixtures."""
+    named = [one for one in (arguments.dataset, arguments.validation) if isinstance(one, str)]
+    for dataset in members_of(named):
+        _check_dataset(shell, dataset)
+
+
 def _check_dataset(shell: Shell, dataset: str) -> None:
-    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored, also of a mixture. `load`
-    downloads others, and makes what is in a lock."""
+    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored. `load` downloads others,
+    and makes what is in a lock."""
     from datasets_rl.sources import split_derived
     from datasets_rl.store.find import locate
 
-    for member in members_of([dataset]) if dataset.endswith(".toml") else ():
-        _check_dataset(shell, member)
-    if dataset.endswith(".toml"):
-        return
     # An address, or a prefix that the imported module registers.
     if ":" in dataset or shell.settings.lock is not None:
         return

@@ -161,9 +161,7 @@ def lock_opened(path: Path, targets: Sequence[str], opened: Sequence[tuple[str, 
             name = names[dataset] = name_in_lock(store.id_or_path(dataset), path.parent)
         except UnknownIdError:  # a prefix that the program has registered
             name = names[dataset] = name_in_lock(folder, path.parent)
-        _add_blocks(
-            blocks, locked_blocks(name, manifest, store.paths_of(folder), path.parent, Settings.from_env())
-        )
+        _add_blocks(blocks, locked_blocks(name, manifest, store.paths_of(folder), path.parent, Settings.from_env()))
     listed = [*inputs.listed, *(names[one] for one in targets if not one.endswith(".toml"))]
     return _lock_of(path, blocks, listed, inputs.mixtures)
 

@@ -58,7 +58,10 @@ class Parser(argparse.ArgumentParser):
         self._checked: list[str] = []
         self._equal = False
         self.add_argument(
-            "--dataset", required=True, metavar="ID", help="an id, such as demo/pendulum, a folder, or a mixture, mix.toml"
+            "--dataset",
+            required=True,
+            metavar="ID",
+            help="an id, such as demo/pendulum, a folder, or a mixture, mix.toml",
         )
         self.add_integer("--seed", 0, low=0, high=(1 << 32) - 1, text="of the networks, batches and evaluations")
         self.add_argument("--device", type=_device, default="cpu", help="cpu or cuda, default %(default)s")

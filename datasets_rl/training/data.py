@@ -1,7 +1,7 @@
 """The data of a run: the steps of a dataset, or of all members of a mixture, whole or some of their episodes.
 
-    --dataset demo/pendulum       a member                    buffer    the dataset
-    --dataset mix.toml            the members of the file     buffer    a `Mixture` with the shares of the file
+--dataset demo/pendulum       a member                    buffer    the dataset
+--dataset mix.toml            the members of the file     buffer    a `Mixture` with the shares of the file
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +107,8 @@ class TrainingData:
         self.members: tuple[Any, ...] = tuple(self._opened(episodes))
         self.buffer = self.members[0] if len(self.members) == 1 else self._mixture()
         statistics = [
-            member.statistics if episodes is None else PartStatistics(_selected_steps(member)) for member in self.members
+            member.statistics if episodes is None else PartStatistics(_selected_steps(member))
+            for member in self.members
         ]
         self.statistics: Statistics = (
             statistics[0] if len(statistics) == 1 else mixed_statistics(statistics, self.shares)
@@ -181,7 +181,7 @@ class TrainingData:
         if len(self.members) > 1:
             raise InvalidArgumentError(
                 f"{self.name} is a mixture, expected a dataset: {reason}",
-                hint="merge the members into a dataset by preprocessing, and train on the merged dataset",
+                hint=Remedy("merge the members into a dataset, and train on this dataset: {}", Call("preprocess", ...)),
             )
         return self.members[0]
 

@@ -47,10 +47,10 @@ def hold_out(data: TrainingData, share: float, seed: int) -> HeldOut:
     for name, group in zip(data.names, groups, strict=True):
         _hold_out_member(name, group, max(1, round(share * len(group))), held_out)
     chosen = [held_out[group] for group in groups]
-    for name, group in zip(data.names, chosen, strict=True):
-        if group.all():
+    for name, one in zip(data.names, chosen, strict=True):
+        if one.all():
             raise InvalidArgumentError(
-                f"all {len(group):,} episodes of {name} would be held out, with copies in other members: no episode of "
+                f"all {len(one):,} episodes of {name} would be held out, with copies in other members: no episode of "
                 f"{name} is left to train on",
                 hint=_NONE,
             )

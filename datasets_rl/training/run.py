@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Self
 
@@ -105,7 +104,7 @@ class Run:
             self.dataset = self._open(self.args.dataset)
             self._make_environments(resources)
             self._open_validation()
-            self._report_shared()
+            self._report_members()
             disk.check_outside_versions(self.args.out)
             resources.enter_context(
                 disk.lock(self.args.out / ".rlds-train.lock", f"the run in {self.args.out}", wait=0.0)
@@ -162,7 +161,9 @@ class Run:
         if len(data.members) > 1 and any(
             fitted_steps(member) != fitted_steps(data.members[0]) for member in data.members
         ):
-            return f"the members of {data.name} have observations in different units, and no environment has all of them"
+            return (
+                f"the members of {data.name} have observations in different units, and no environment has all of them"
+            )
         return ""
 
     def _open_validation(self) -> None:
@@ -195,8 +196,11 @@ class Run:
         if held_out.copies:
             self._print(f"{held_out.copies:,} of the held-out episodes have copies, which are held out, too")
 
-    def _report_shared(self) -> None:
-        """Report the episodes that two members, or training and validation, have."""
+    def _report_members(self) -> None:
+        """Report the shares of the members, and the episodes that two members, or training and validation, have."""
+        if len(self.dataset.members) > 1:
+            shares = zip(self.dataset.names, self.dataset.shares, strict=True)
+            self._print(f"a batch of {self.args.batch_size:,}: {', '.join(f'{share:.1%} {name}' for name, share in shares)}")
         if len(self._named_data()) == len(self.dataset.members) == 1:
             return
         pairs = [*shared_episodes_of(*self._named_data())]
