@@ -31,7 +31,7 @@ from datasets_rl.training.holding_out import hold_out
 from datasets_rl.training.interrupts import Interrupts
 from datasets_rl.training.learner import Learner, has_bounds
 
-_CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads"}
+_CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads", "no_conventions"}
 """Arguments that may change on resume. All other arguments must equal the arguments in the checkpoint."""
 _CHUNK_SECONDS = 0.25
 _MAX_CHUNK = 1024
@@ -407,8 +407,8 @@ class Run:
 
     def _named_data(self) -> list[TrainingData]:
         """Return the data of ``--dataset``, and of ``--validation`` if it names data."""
-        named = isinstance(self.args.validation, str) and self.held_out is not None
-        return [self.dataset, self.held_out] if named else [self.dataset]  # type: ignore[list-item]  # not None
+        named = self.held_out if isinstance(self.args.validation, str) else None
+        return [self.dataset] if named is None else [self.dataset, named]
 
     def _settings(self) -> dict[str, Any]:
         settings = {name: value for name, value in vars(self.args).items() if name not in _CHANGEABLE}
