@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from datasets_rl import disk
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
 
 from ..options import Shell, dataset_arguments
 from ..output import Facts, Lines, Result, Table
@@ -177,9 +177,14 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
 
 def _check_data(shell: Shell, arguments: argparse.Namespace) -> None:
     """Refuse what is not stored of the data for training and validation, with the members of mixtures."""
-    named = [one for one in (arguments.dataset, arguments.validation) if isinstance(one, str)]
-    for dataset in members_of(named):
-        _check_dataset(shell, dataset)
+    for name in (arguments.dataset, arguments.validation):
+        for number, dataset in enumerate(members_of([name]) if isinstance(name, str) else ()):
+            try:
+                _check_dataset(shell, dataset)
+            except DatasetsRLError as error:
+                if dataset != name:
+                    error.notes += (f"{dataset} is member {number} of {name}",)
+                raise
 
 
 def _check_dataset(shell: Shell, dataset: str) -> None:

@@ -128,11 +128,11 @@ class TrainingData:
                     # Only the download takes the options that the remedy names.
                     error.hint = Remedy("with `{}`: {}", Call("download", dataset), error.remedy)
                 if len(self.names) > 1:
-                    error.message = f"{dataset}, member {number} of {self.name}: {error.message}"
+                    error.notes += (f"{dataset} is member {number} of {self.name}",)
                 raise
 
     def _mixture(self) -> Any:
-        check_fit(self.name, [*zip(self.names, self.members, strict=True)], conventions=not self._args.no_conventions)
+        check_fit(f"the members of {self.name}", [*zip(self.names, self.members, strict=True)], conventions=not self._args.no_conventions)
         # Members that share a seed would draw the same rows, so all members share a generator.
         generator = torch.Generator().manual_seed(self._args.seed)
         return mixture(self.named.members, opened=self.members, generator=generator, **self.named.settings)
@@ -167,7 +167,11 @@ class TrainingData:
 
     def first_observations(self) -> Tensor:
         """Return the first observations of all episodes of all members, [E, ...]."""
-        return torch.cat([member.sample(rows=_first_rows(member))["observation"] for member in self.members])
+        device = self._args.device if len(self.members) == 1 else "cpu"
+        firsts = [torch.from_numpy(member.episodes.starts.copy()).to(device) for member in self.members]
+        return torch.cat(
+            [member.sample(rows=rows)["observation"] for member, rows in zip(self.members, firsts, strict=True)]
+        )
 
     def single(self, reason: str) -> Any:
         """Return the only dataset.
@@ -189,10 +193,6 @@ class TrainingData:
 def _selected_steps(member: Any) -> StepReader:
     steps = View.of(member.selected_steps())
     return StepReader(member.stored, steps.rows, steps.episodes)
-
-
-def _first_rows(member: Any) -> Tensor:
-    return torch.from_numpy(member.episodes.starts.copy())
 
 
 def name_of(dataset: Any) -> str:

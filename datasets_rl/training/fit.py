@@ -25,11 +25,11 @@ _UNITS = ("rate", "scale", "values", "sign")
 _UNBOUNDED = float(np.finfo(np.float32).max) / 2
 
 
-def check_fit(name: str, datasets: Sequence[tuple[str, Any]], *, conventions: bool) -> None:
+def check_fit(what: str, datasets: Sequence[tuple[str, Any]], *, conventions: bool) -> None:
     """Check that datasets have the same fields in the same units. The first dataset says what is expected.
 
     Args:
-        name: What the datasets are together, for messages.
+        what: The datasets together, for messages, in the plural.
         datasets: The name of each dataset, and the dataset with the fields that the program reads.
         conventions: Whether other units, bounds and signs are refused.
 
@@ -40,7 +40,7 @@ def check_fit(name: str, datasets: Sequence[tuple[str, Any]], *, conventions: bo
     problems = [problem for other in others for problem in _space_problems(first, other)]
     if problems:
         raise InvalidArgumentError(
-            f"{name}: the datasets do not fit together: {'; '.join(problems)}",
+            f"{what} do not fit together: {'; '.join(problems)}",
             hint="train on datasets with the same fields, or make the fields alike in datasets that recipes derive: the steps "
             "rename, exclude and cast",
         )
@@ -51,10 +51,10 @@ def check_fit(name: str, datasets: Sequence[tuple[str, Any]], *, conventions: bo
     ]
     folders = [*dict.fromkeys(str(dataset.data_path) for _, dataset in datasets)]
     if not problems and len(folders) > 1:
-        problems = _audit_problems(name, first[1], folders)
+        problems = _audit_problems(first[1], folders)
     if problems:
         raise InvalidArgumentError(
-            f"{name}: the conventions of the datasets differ: {'; '.join(problems)}",
+            f"{what} have different conventions: {'; '.join(problems)}",
             hint=Remedy(
                 "derive datasets with the same conventions by recipes, or, if the difference is no fault, accept it: {}",
                 Argument("no_conventions", True),
@@ -142,9 +142,9 @@ def _changed(step: Mapping[str, Any], used: Collection[str]) -> str:
     return ", ".join(name for name in fields if name in used) or "fields"
 
 
-def _audit_problems(name: str, dataset: Any, folders: Sequence[str]) -> list[str]:
+def _audit_problems(dataset: Any, folders: Sequence[str]) -> list[str]:
     used = {key.removeprefix("next.") for key in _leaves(dataset)}
-    found = audit_mixture(folders, name=name).of_level("strong")
+    found = audit_mixture(folders).of_level("strong")
     return [
         f"{one.message} ({one.remedy})"
         for one in found

@@ -181,7 +181,7 @@ class Run:
         self.held_out = self._open(name)
         trained = (self.dataset.names[0], self.dataset.members[0])
         for member in zip(self.held_out.names, self.held_out.members, strict=True):
-            check_fit(f"validation on {name}", [trained, member], conventions=not self.args.no_conventions)
+            check_fit("the data for training and for validation", [trained, member], conventions=not self.args.no_conventions)
         episodes = sum(len(np.unique(member.episodes.numbers)) for member in self.held_out.members)
         self._data_facts["held_out"] = episodes
         self._print(f"the validation loss is that of {episodes:,} episodes of {name}")

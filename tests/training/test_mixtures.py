@@ -140,6 +140,17 @@ def test_a_part_of_the_episodes_that_trains_normalizes_alone(tmp_path):
     assert scale == pytest.approx(states.std(0) + 1e-3, rel=1e-5)
 
 
+def test_the_statistics_of_a_part_are_those_of_a_dataset_of_these_episodes():
+    part = load("demo/pendulum").derive("train_split")
+    data = opened("demo/pendulum").part([np.unique(part.episodes.numbers)])
+
+    assert data.statistics.keys() == part.statistics.keys()
+    for name, numbers in part.statistics.items():
+        assert data.statistics[name].keys() == numbers.keys()
+        for statistic, value in numbers.items():
+            assert data.statistics[name][statistic] == pytest.approx(value, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["bc", pytest.param("iql", marks=pytest.mark.slow)])
 def test_a_run_on_a_mixture_in_parts_has_the_bits_of_one_run(name, tmp_path):
     file = mix(tmp_path, "local/near", "local/far", weights=[0.6, 0.4])
@@ -266,7 +277,7 @@ def test_a_mixture_with_what_a_program_decides_is_refused_with_all_reasons(tmp_p
 
 
 def test_a_missing_member_is_named_with_the_mixture(tmp_path):
-    with pytest.raises(UnknownIdError, match=r"local/neer, member 1 of .*mix.toml: no dataset 'local/neer'"):
+    with pytest.raises(UnknownIdError, match=r"no dataset 'local/neer'.*; local/neer is member 1 of .*mix.toml\n"):
         train("bc", mix(tmp_path, "local/near", "local/neer"), tmp_path / "run")
 
 
