@@ -63,7 +63,7 @@ def run(
         typer.Option("--out", "-o", metavar="PATH", help="File or folder of the copy. By default this folder."),
     ] = None,
 ) -> Result:
-    """Train a policy on a dataset by a program in a single file, and evaluate the policy in the dataset's environment.
+    """Train a policy on a dataset or a mixture by a program in a single file, and evaluate the policy.
 
     The result is a line of JSON. Ctrl-C saves the run, and the same command continues. Without an environment, a
     validation loss is printed. `rlds train PROGRAM --help` lists the arguments of a program.
@@ -73,6 +73,7 @@ def run(
       rlds train --list
       rlds train bc --dataset demo/pendulum
       rlds train td3_bc --dataset demo/pendulum --seed 1 --steps 20000
+      rlds train iql --dataset mix.toml --validation 0.1
       rlds train --import my_envs iql --dataset local/heater
       rlds train --copy iql --out my_algorithm.py
     """

@@ -26,7 +26,7 @@ from datasets_rl.look import StepReader
 from datasets_rl.sources import Selection
 from datasets_rl.storages.view import View
 from datasets_rl.training.fit import check_fit
-from datasets_rl.training.statistics import PartStatistics, Statistics, mixed_statistics
+from datasets_rl.training.statistics import Statistics, mixed_statistics, part_statistics
 
 Episodes = NDArray[np.int64]
 _OWN = ("keys", "sampler")
@@ -105,15 +105,18 @@ class TrainingData:
         self.name = named.name
         self.names = tuple(member.dataset for member in named.members)
         self.members: tuple[Any, ...] = tuple(self._opened(episodes))
+        if len(self.members) > 1 and episodes is None:
+            members = [*zip(self.names, self.members, strict=True)]
+            check_fit(f"the members of {self.name}", members, conventions=not args.no_conventions)
         self.buffer = self.members[0] if len(self.members) == 1 else self._mixture()
         statistics = [
-            member.statistics if episodes is None else PartStatistics(_selected_steps(member))
+            member.statistics if episodes is None else part_statistics(_selected_steps(member))
             for member in self.members
         ]
         self.statistics: Statistics = (
-            statistics[0] if len(statistics) == 1 else mixed_statistics(statistics, self.shares)
+            statistics[0] if len(statistics) == 1 else mixed_statistics(statistics, self._mean_shares())
         )
-        """The statistics by dotted key. Those of a mixture are weighted by the shares of the first batch."""
+        """The statistics by dotted key. Those of a mixture are weighted by the shares."""
 
     def _opened(self, episodes: Sequence[Episodes] | None) -> Iterator[Any]:
         for number, dataset in enumerate(self.names):
@@ -132,7 +135,6 @@ class TrainingData:
                 raise
 
     def _mixture(self) -> Any:
-        check_fit(f"the members of {self.name}", [*zip(self.names, self.members, strict=True)], conventions=not self._args.no_conventions)
         # Members that share a seed would draw the same rows, so all members share a generator.
         generator = torch.Generator().manual_seed(self._args.seed)
         return mixture(self.named.members, opened=self.members, generator=generator, **self.named.settings)
@@ -146,6 +148,11 @@ class TrainingData:
         """The share of each member in the first batch, with sum 1."""
         shares: list[float] = [1.0] if len(self.members) == 1 else self.buffer.sampler.shares.tolist()
         return shares
+
+    def _mean_shares(self) -> list[float]:
+        """Return the mean of the first and of the final shares: a member that is drawn later counts, too."""
+        final = self.buffer.sampler.final_p
+        return self.shares if final is None else ((torch.tensor(self.shares) + final) / 2).tolist()
 
     @property
     def specs(self) -> Any:

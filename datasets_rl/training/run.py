@@ -181,7 +181,9 @@ class Run:
         self.held_out = self._open(name)
         trained = (self.dataset.names[0], self.dataset.members[0])
         for member in zip(self.held_out.names, self.held_out.members, strict=True):
-            check_fit("the data for training and for validation", [trained, member], conventions=not self.args.no_conventions)
+            check_fit(
+                "the data for training and for validation", [trained, member], conventions=not self.args.no_conventions
+            )
         episodes = sum(len(np.unique(member.episodes.numbers)) for member in self.held_out.members)
         self._data_facts["held_out"] = episodes
         self._print(f"the validation loss is that of {episodes:,} episodes of {name}")
@@ -200,7 +202,9 @@ class Run:
         """Report the shares of the members, and the episodes that two members, or training and validation, have."""
         if len(self.dataset.members) > 1:
             shares = zip(self.dataset.names, self.dataset.shares, strict=True)
-            self._print(f"a batch of {self.args.batch_size:,}: {', '.join(f'{share:.1%} {name}' for name, share in shares)}")
+            self._print(
+                f"a batch of {self.args.batch_size:,}: {', '.join(f'{share:.1%} {name}' for name, share in shares)}"
+            )
         if len(self._named_data()) == len(self.dataset.members) == 1:
             return
         pairs = [*shared_episodes_of(*self._named_data())]

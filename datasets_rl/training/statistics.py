@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,53 +14,67 @@ from datasets_rl.format.schema import Field
 from datasets_rl.format.statistics import Moments, episode_statistics, field_quantiles, has_quantiles, has_statistics
 from datasets_rl.look import StepReader
 
-Statistics = Mapping[str, Mapping[str, Any]]
+Numbers = Mapping[str, Any]
+"""Statistics of a field by name, such as "mean", as in a manifest."""
+Statistics = Mapping[str, Numbers]
+"""Statistics by dotted key."""
 _BLOCK_BYTES = 4 << 20
 
 
-class PartStatistics(Mapping[str, Mapping[str, Any]]):
-    """The statistics of some episodes, by dotted key, as in a manifest. The steps of a field are read on first use.
+class LazyStatistics(Mapping[str, Numbers]):
+    """Statistics by dotted key, each computed on first use: a network needs few fields, and a field may be large.
 
     Args:
-        steps: The steps of the episodes.
+        compute: Returns the statistics of a field, by dotted key.
     """
 
-    def __init__(self, steps: StepReader) -> None:
-        self._steps = steps
-        self._fields = {field.name: field for field in steps.fields if has_statistics(field)}
-        self._known: dict[str, Mapping[str, Any]] = {}
+    def __init__(self, compute: Mapping[str, Callable[[], Numbers]]) -> None:
+        self._compute = compute
+        self._known: dict[str, Numbers] = {}
 
     @override
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
+    def __getitem__(self, name: str) -> Numbers:
         if name not in self._known:
-            self._known[name] = self._moments(self._fields[name]) if name in self._fields else self._of_episodes[name]
+            self._known[name] = self._compute[name]()
         return self._known[name]
 
     @override
     def __iter__(self) -> Iterator[str]:
-        yield from (*self._fields, *self._of_episodes)
+        return iter(self._compute)
 
     @override
     def __len__(self) -> int:
-        return len(self._fields) + len(self._of_episodes)
+        return len(self._compute)
 
-    @cached_property
-    def _of_episodes(self) -> Mapping[str, Mapping[str, Any]]:
-        return episode_statistics(self._steps.episodes)
 
-    def _moments(self, field: Field) -> Mapping[str, Any]:
-        steps, moments = self._steps, Moments(field.shape)
-        block = max(1, _BLOCK_BYTES // max(1, field.step_bytes))
-        for start in range(0, len(steps), block):
-            moments.update(steps.read(field.key, start, min(start + block, len(steps))))
-        if not has_quantiles(field):
-            return moments.to_json()
-        taken = field_quantiles([field], len(steps), lambda keys, rows: [steps.take(key, rows) for key in keys])
-        return moments.to_json() | taken[field.name]
+def part_statistics(steps: StepReader) -> Statistics:
+    """Return the statistics of some episodes, as the manifest of a dataset of these episodes has them.
+
+    Args:
+        steps: The steps of the episodes. A field is read in blocks.
+    """
+    fields = {field.name: partial(_field_statistics, steps, field) for field in steps.fields if has_statistics(field)}
+    return LazyStatistics({**fields, **{name: partial(_of_episodes, steps, name) for name in ("return", "length")}})
+
+
+def _of_episodes(steps: StepReader, name: str) -> Numbers:
+    numbers: Numbers = episode_statistics(steps.episodes)[name]
+    return numbers
+
+
+def _field_statistics(steps: StepReader, field: Field) -> Numbers:
+    moments = Moments(field.shape)
+    block = max(1, _BLOCK_BYTES // max(1, field.step_bytes))
+    for start in range(0, len(steps), block):
+        moments.update(steps.read(field.key, start, min(start + block, len(steps))))
+    if not has_quantiles(field):
+        return moments.to_json()
+    taken = field_quantiles([field], len(steps), lambda keys, rows: [steps.take(key, rows) for key in keys])
+    return moments.to_json() | taken[field.name]
 
 
 def mixed_statistics(members: Sequence[Statistics], shares: Sequence[float]) -> Statistics:
-    """Return the statistics of the steps of several datasets that are drawn in given shares, by dotted key.
+    """Return the statistics of the steps of several datasets that are drawn in given shares.
 
     The mean and the standard deviation are those of the drawn steps. There are no quantiles, which the statistics of the
     members do not determine.
@@ -71,18 +85,18 @@ def mixed_statistics(members: Sequence[Statistics], shares: Sequence[float]) -> 
     """
     drawn = [(member, share) for member, share in zip(members, shares, strict=True) if share]
     names = [name for name in drawn[0][0] if all(name in member for member, _ in drawn)]
-    return {name: _mixed([member[name] for member, _ in drawn], [share for _, share in drawn]) for name in names}
+    return LazyStatistics({name: partial(_mixed, drawn, name) for name in names})
 
 
-def _mixed(members: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    weights = np.array(shares, np.float64)
+def _mixed(drawn: Sequence[tuple[Statistics, float]], name: str) -> Numbers:
+    weights = np.array([share for _, share in drawn])
 
-    def of_members(name: str) -> NDArray[np.float64]:
-        return np.array([member[name] for member in members], np.float64)  # None becomes NaN
+    def of_members(statistic: str) -> NDArray[np.float64]:
+        return np.array([member[name][statistic] for member, _ in drawn], np.float64)  # None becomes NaN
 
     means, deviations = of_members("mean"), of_members("std")
     mean = np.tensordot(weights, means, 1)
     # Around the mean, a large mean does not cancel a small deviation.
     variance = np.tensordot(weights, deviations**2 + (means - mean) ** 2, 1)
     mixed = {"min": of_members("min").min(0), "max": of_members("max").max(0), "mean": mean, "std": np.sqrt(variance)}
-    return {name: values.tolist() for name, values in mixed.items()}
+    return {statistic: values.tolist() for statistic, values in mixed.items()}
