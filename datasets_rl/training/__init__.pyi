@@ -9,6 +9,7 @@ from .evaluation import Policy as Policy
 from .evaluation import play as play
 from .evaluation import success_interval as success_interval
 from .evaluation import summarize as summarize
+from .goals import check_goals as check_goals
 from .goals import evaluate_tasks as evaluate_tasks
 from .goals import goal_policy as goal_policy
 from .learner import Learner as Learner

@@ -221,8 +221,9 @@ class SharedPair(NamedTuple):
     def __str__(self) -> str:
         """Return a sentence with the counts."""
         first, second = self.names
-        what = "the validation loss counts episodes that are trained on" if self.validates else "both draw them"
-        return f"{self.shared:,} of {self.episodes:,} episodes of {second} are in {first}, too: {what}"
+        if self.validates:
+            return f"{self.shared:,} of {self.episodes:,} validation episodes of {second} are in the training data {first}, too"
+        return f"{self.shared:,} of {self.episodes:,} episodes of {second} are in {first}, too: both draw them"
 
 
 def shared_episodes_of(training: TrainingData, validation: TrainingData | None = None) -> Iterator[SharedPair]:

@@ -68,7 +68,8 @@ class Images:
         spec = dataset.specs.get("observation", None)
         shape = tuple(getattr(spec, "shape", (0,)))
         if len(shape) not in {2, 3}:
-            raise InvalidArgumentError(f"{NAME} needs images, and {dataset.manifest.id} has {list(shape)}")
+            has = f"the observation {list(shape)}" if shape else "nested observations"
+            raise InvalidArgumentError(f"{NAME} needs an image as the observation, and {dataset.manifest.id} has {has}")
         self.channels_last = len(shape) == 3 and shape[-1] < shape[0]
         self.axis = -1 if self.channels_last else -3
         self.is_frame = len(shape) == 2 or shape[self.axis] in {1, 3}  # else the dataset holds stacks

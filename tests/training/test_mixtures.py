@@ -353,9 +353,7 @@ def test_episodes_for_validation_that_are_trained_on_are_counted(tmp_path, capsy
     count = len(dataset.episodes)
     pair = ["local/near", "local/near@validation_split"]
     assert result["shared"] == [{"datasets": pair, "episodes": count}]
-    message = (
-        f"{count} of {count} episodes of {pair[1]} are in {pair[0]}, too: the validation loss counts episodes that"
-    )
+    message = f"{count} of {count} validation episodes of {pair[1]} are in the training data {pair[0]}, too"
     assert message in capsys.readouterr().err
     load("local/near").derive("train_split")
     assert train("bc", "local/near@train_split", tmp_path / "apart", "--validation", pair[1])["shared"] == []
