@@ -192,7 +192,7 @@ class TrainingData:
         if len(self.members) > 1:
             raise InvalidArgumentError(
                 f"{self.name} is a mixture, expected a dataset: {reason}",
-                hint=Remedy("merge the members into a dataset, and train on this dataset: {}", Call("preprocess", ...)),
+                hint="train on one of the members, or offline on the mixture with another program",
             )
         return self.members[0]
 

@@ -49,7 +49,7 @@ def check_fit(what: str, datasets: Sequence[tuple[str, Any]], *, conventions: bo
     problems = [
         problem for other in others for problem in (*_recipe_problems(first, other), *_bound_problems(first, other))
     ]
-    folders = [*dict.fromkeys(str(dataset.data_path) for _, dataset in datasets)]
+    folders = _folders_of_origins([dataset for _, dataset in datasets])
     if not problems and len(folders) > 1:
         problems = _audit_problems(first[1], folders)
     if problems:
@@ -106,14 +106,32 @@ def _bounds(spec: Any) -> Any:
     return bounds if (np.abs(bounds) < _UNBOUNDED).all() else None
 
 
+def _folders_of_origins(datasets: Sequence[Any]) -> list[str]:
+    """Return a folder for each origin. Parts of a dataset, such as of a split, have the conventions of the dataset.
+
+    A small part may look unlike the others by chance.
+    """
+    folders: dict[str, str] = {}
+    for dataset in datasets:
+        manifest = dataset.manifest
+        first = manifest.history[0] if manifest.history else {}
+        origin = first["of"]["files"] if "of" in first else manifest.files_digest
+        changes = [(step["step"], step["fitted"]) for step in _changes(dataset)]
+        folders.setdefault(repr((origin, changes)), str(dataset.data_path))
+    return [*folders.values()]
+
+
+def _changes(dataset: Any) -> list[dict[str, Any]]:
+    return describe_changes(dataset.manifest, partial(metadata_value, dataset.stored))
+
+
 def fitted_steps(dataset: Any) -> list[dict[str, Any]]:
     """Return the steps of recipes that gave observations or actions units which depend on the data, with the parameters.
 
     Raises:
         InvalidArgumentError: If the dataset is a merge of datasets with different steps.
     """
-    changes = describe_changes(dataset.manifest, partial(metadata_value, dataset.stored))
-    return [step for step in changes if step["fitted"]]
+    return [step for step in _changes(dataset) if step["fitted"]]
 
 
 def _recipe_problems(first: tuple[str, Any], other: tuple[str, Any]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from run_states import assert_same_state
 from datasets_rl import EpisodeWriter, load, specs
 from datasets_rl.errors import InvalidArgumentError, UnknownIdError
 from datasets_rl.lockfile.lock import Lock
+from datasets_rl.preprocessing.steps.keep import KeepEpisodes
 from datasets_rl.training import TrainingData, load_transitions, read_checkpoint
 from datasets_rl.training.data import Named
 
@@ -249,6 +250,17 @@ def test_members_that_do_not_fit_are_refused_before_a_network_is_built(usual, ot
     assert not (tmp_path / "run").exists()
 
 
+def test_parts_of_a_dataset_have_its_conventions_also_if_their_values_differ(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path))
+    record("growing", episodes=5)
+    record("growing", episodes=5, seed=1, scale=20.0)
+    for name, numbers in (("first", "0:5"), ("last", "5:10")):
+        load("local/growing").derive(KeepEpisodes(numbers), name=name)
+
+    file = mix(tmp_path / "files", "local/growing@first", "local/growing@last")
+    assert train("bc", file, tmp_path / "run", "--validation", "local/growing@last")["step"] == 2
+
+
 def test_members_in_units_of_their_own_are_refused_unless_accepted(tmp_path, capsys):
     file = mix(tmp_path, "local/near@td3_bc", "local/far@td3_bc")
     message = (
@@ -363,6 +375,7 @@ def test_online_learning_refuses_a_mixture_with_the_reason(tmp_path):
     load("demo/pendulum")
     members = ["demo/pendulum", "demo/pendulum"]
     with pytest.raises(
-        InvalidArgumentError, match=r"is a mixture, expected a dataset: a batch is half of a dataset.*\n.*merge"
+        InvalidArgumentError,
+        match=r"is a mixture, expected a dataset: a batch is half of a dataset.*\ntrain on one of the members",
     ):
         train("rlpd", mix(tmp_path, *members), tmp_path / "run")
