@@ -158,9 +158,11 @@ class Run:
         if different:
             first = f"{environments[0].id} of {data.names[0]}"
             return f"the members of {data.name} name different environments, {', '.join([first, *different])}"
-        if len(data.members) > 1 and any(
-            fitted_steps(member) != fitted_steps(data.members[0]) for member in data.members
-        ):
+        try:
+            units = [fitted_steps(member) for member in data.members] if len(data.members) > 1 else []
+        except InvalidArgumentError as error:  # a member is a merge of datasets in different units
+            return error.message
+        if any(steps != units[0] for steps in units):
             return (
                 f"the members of {data.name} have observations in different units, and no environment has all of them"
             )
