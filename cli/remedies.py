@@ -52,6 +52,7 @@ OPTIONS = {
     "mirrors": ("--mirror", "URL"),
     "missing": ("--missing", "HOW"),
     "name": ("--as", "NAME"),
+    "no_conventions": ("--no-conventions",),
     "no_eval": ("--no-eval",),
     "out": ("--out", "PATH"),
     "places": ("--from", "PLACE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import importlib
@@ -15,10 +16,11 @@ from typing import Annotated, Any
 import typer
 
 from datasets_rl import disk
-from datasets_rl.errors import InvalidArgumentError, MissingDependencyError
+from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, MissingDependencyError
 
 from ..options import Shell, dataset_arguments
 from ..output import Facts, Lines, Result, Table
+from .verify import members_of
 
 GROUP = "Train"
 
@@ -61,7 +63,7 @@ def run(
         typer.Option("--out", "-o", metavar="PATH", help="File or folder of the copy. By default this folder."),
     ] = None,
 ) -> Result:
-    """Train a policy on a dataset by a program in a single file, and evaluate the policy in the dataset's environment.
+    """Train a policy on a dataset or a mixture by a program in a single file, and evaluate the policy.
 
     The result is a line of JSON. Ctrl-C saves the run, and the same command continues. Without an environment, a
     validation loss is printed. `rlds train PROGRAM --help` lists the arguments of a program.
@@ -71,6 +73,7 @@ def run(
       rlds train --list
       rlds train bc --dataset demo/pendulum
       rlds train td3_bc --dataset demo/pendulum --seed 1 --steps 20000
+      rlds train iql --dataset mix.toml --validation 0.1
       rlds train --import my_envs iql --dataset local/heater
       rlds train --copy iql --out my_algorithm.py
     """
@@ -145,7 +148,7 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
     try:
         with contextlib.redirect_stdout(output):  # the last line is the result, which this command prints
             # These checks take no second, and the import of torch takes several.
-            _check_dataset(shell, read_arguments(path, arguments).dataset)
+            _check_data(shell, read_arguments(path, arguments))
             if module:
                 _import(module)
             shell.import_torch()
@@ -173,9 +176,21 @@ def _run_program(shell: Shell, path: Path, arguments: list[str], module: str) ->
     return found
 
 
+def _check_data(shell: Shell, arguments: argparse.Namespace) -> None:
+    """Refuse what is not stored of the data for training and validation, with the members of mixtures."""
+    for name in (arguments.dataset, arguments.validation):
+        for number, dataset in enumerate(members_of([name]) if isinstance(name, str) else ()):
+            try:
+                _check_dataset(shell, dataset)
+            except DatasetsRLError as error:
+                if dataset != name:
+                    error.notes += (f"{dataset} is member {number} of {name}",)
+                raise
+
+
 def _check_dataset(shell: Shell, dataset: str) -> None:
-    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored. `load` downloads
-    others, and makes what is in a lock."""
+    """Refuse an id that does not exist, and a derived dataset or a folder that is not stored. `load` downloads others,
+    and makes what is in a lock."""
     from datasets_rl.sources import split_derived
     from datasets_rl.store.find import locate
 

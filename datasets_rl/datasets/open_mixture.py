@@ -57,6 +57,7 @@ def mixture(
     download: bool = True,
     home: Path | None = None,
     lock: Path | str | bool | None = None,
+    opened: Sequence[ReplayBuffer] | None = None,
     **options: Any,
 ) -> Mixture:
     """Mix datasets in a buffer.
@@ -82,6 +83,8 @@ def mixture(
         download: Whether to download datasets that are not stored locally.
         home: Folder of the datasets, instead of RLDS_HOME.
         lock: The lock that the datasets must fit, as for `load`.
+        opened: The members, opened by the caller with samplers and transforms of the caller. By default the members are
+            opened with the sampler and the transforms that the arguments name.
         **options: Other arguments of `ReplayBuffer`, for the mixture: `prefetch`, `transform`, `pin_memory`, and
             `interleave` of `Mixture`.
 
@@ -107,12 +110,13 @@ def mixture(
     chosen: dict[str, Any] = {"use": sampler} if isinstance(sampler, str) else {**(sampler or {})}
     if "num_slices" in chosen and "slice_len" not in chosen:
         chosen["slice_len"] = _steps_per_slice(chosen.pop("num_slices"), batch_size)
-    opened = [
-        member
-        if isinstance(member, ReplayBuffer)
-        else _open_member(member, chosen, download=download, home=home, keys=keys, lock=lock)
-        for member in parsed
-    ]
+    if opened is None:
+        opened = [
+            member
+            if isinstance(member, ReplayBuffer)
+            else _open_member(member, chosen, download=download, home=home, keys=keys, lock=lock)
+            for member in parsed
+        ]
     if "slice_len" in chosen:
         _check_slices(
             chosen,

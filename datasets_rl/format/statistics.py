@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,26 +159,26 @@ def has_quantiles(field: Field) -> bool:
     return has_statistics(field) and not field.wide
 
 
-def field_quantiles(schema: Schema, steps: int, take: Take) -> dict[str, dict[str, Any]]:
+def field_quantiles(fields: Iterable[Field], steps: int, take: Take) -> dict[str, dict[str, Any]]:
     """Return the quantiles of all fields with quantiles, by dotted key, as JSON values.
 
     Args:
-        schema: The fields.
+        fields: The fields.
         steps: Number of steps, N.
         take: Returns the values of sampled rows.
     """
     numbers = {}
-    for count, fields in _groups(schema, steps):
-        taken = take([field.key for field in fields], sample_rows(steps, count))
-        for field, values in zip(fields, taken, strict=True):
+    for count, group in _groups(fields, steps):
+        taken = take([field.key for field in group], sample_rows(steps, count))
+        for field, values in zip(group, taken, strict=True):
             numbers[field.name] = quantiles(values, () if Moments.pools(field.shape) else field.shape)
     return numbers
 
 
-def _groups(schema: Schema, steps: int) -> Iterator[tuple[int, list[Field]]]:
+def _groups(all_fields: Iterable[Field], steps: int) -> Iterator[tuple[int, list[Field]]]:
     """Yield the fields whose samples are taken together, with the number of rows: visiting the rows costs most."""
     groups: dict[int, list[Field]] = {}
-    for field in filter(has_quantiles, schema):
+    for field in filter(has_quantiles, all_fields):
         count = sample_size(steps, math.prod(field.shape))
         fields = groups.setdefault(count, [])
         if fields and count * (field.step_bytes + sum(one.step_bytes for one in fields)) > _SAMPLE_BYTES:

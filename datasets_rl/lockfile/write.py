@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,7 @@ from datasets_rl.lockfile.lock import (
     Lock,
     LockedDataset,
     LockedInput,
+    LockedMixture,
     LockedRawFile,
     LockedRecipe,
     default_path,
@@ -142,22 +143,27 @@ def _stated_inputs(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def lock_opened(path: Path, dataset: str, manifest: Manifest, folder: Path) -> Lock:
-    """Return the lock of a dataset that is open, and of the datasets that its recipes were applied to.
+def lock_opened(path: Path, targets: Sequence[str], opened: Sequence[tuple[str, Manifest, Path]]) -> Lock:
+    """Return the lock of datasets that are open, and of the datasets that their recipes were applied to.
 
     Args:
         path: The file of the lock.
-        dataset: The id or the path by which the dataset was opened.
-        manifest: The manifest of the open version.
-        folder: The folder of the dataset.
+        targets: The ids, the folders, and the files of mixtures that name the datasets.
+        opened: For each dataset the id or the path by which the dataset was opened, the manifest of the open version, and
+            the folder of the dataset.
     """
     path, settings = path.absolute(), Settings.from_env()
-    try:
-        name = name_in_lock(store.id_or_path(dataset), path.parent, settings)
-    except UnknownIdError:  # a prefix that the program has registered
-        name = name_in_lock(folder, path.parent, settings)
-    blocks = locked_blocks(name, manifest, store.paths_of(folder), path.parent, settings)
-    return Lock(path, tuple(blocks), (name,))
+    inputs = Inputs.read([one for one in targets if one.endswith(".toml")], path.parent, settings)
+    blocks: dict[tuple[str, str], LockedDataset] = {}
+    names = {}
+    for dataset, manifest, folder in opened:
+        try:
+            name = names[dataset] = name_in_lock(store.id_or_path(dataset), path.parent, settings)
+        except UnknownIdError:  # a prefix that the program has registered
+            name = names[dataset] = name_in_lock(folder, path.parent, settings)
+        _add_blocks(blocks, locked_blocks(name, manifest, store.paths_of(folder), path.parent, settings))
+    listed = [*inputs.listed, *(names[one] for one in targets if not one.endswith(".toml"))]
+    return _lock_of(path, blocks, listed, inputs.mixtures)
 
 
 def lock_datasets(inputs: Inputs, path: Path, settings: Settings) -> Lock:
@@ -176,12 +182,27 @@ def lock_datasets(inputs: Inputs, path: Path, settings: Settings) -> Lock:
         place = place_of(name, path.parent)
         folder = store.version_folder(locate(place, settings=settings))
         manifest = Manifest.read(folder)
-        for block in locked_blocks(name, manifest, _paths(place, settings), path.parent, settings):
-            present = blocks.get((block.id, block.digest))
-            if present is None or present.is_parent:
-                blocks[block.id, block.digest] = block
+        _add_blocks(blocks, locked_blocks(name, manifest, _paths(place, settings), path.parent, settings))
+    return _lock_of(path, blocks, [*inputs.listed], inputs.mixtures)
+
+
+def _add_blocks(blocks: dict[tuple[str, str], LockedDataset], added: Iterable[LockedDataset]) -> None:
+    """Add datasets of a lock. A dataset that an input names and that is a parent of another is no parent in the lock."""
+    for block in added:
+        present = blocks.get((block.id, block.digest))
+        if present is None or present.is_parent:
+            blocks[block.id, block.digest] = block
+
+
+def _lock_of(
+    path: Path,
+    blocks: Mapping[tuple[str, str], LockedDataset],
+    inputs: Sequence[str],
+    mixtures: Sequence[LockedMixture],
+) -> Lock:
+    """Return a lock with everything sorted."""
     datasets = tuple(blocks[key] for key in sorted(blocks))
-    return Lock(path, datasets, tuple(sorted(inputs.listed)), tuple(sorted(inputs.mixtures, key=lambda one: one.file)))
+    return Lock(path, datasets, tuple(sorted(inputs)), tuple(sorted(mixtures, key=lambda one: one.file)))
 
 
 def locked_blocks(

@@ -16,6 +16,8 @@ import numpy as np
 from datasets_rl.catalog.environments import NamedEnvironment, make_named_env, named_environment
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.preprocessing.base import DataStep
+from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.ted.keys import dotted_name
 
 if TYPE_CHECKING:
@@ -93,6 +95,32 @@ def make_env(description: Mapping[str, Any], *, steps: bool = True, **kwargs: An
         message = f"{dataset_id} is preprocessed, and its environment cannot be: {error.message}"
         raise InvalidArgumentError(message, hint=_HINT) from error
     return preprocessed if preprocessed.is_changed else env
+
+
+def describe_changes(manifest: Manifest, read_value: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """Return the steps of the recipes of a dataset that can change observations or actions, as in `describe_env`.
+
+    Two datasets with equal steps, fitted parameters included, have observations and actions in the same units.
+
+    Args:
+        manifest: The manifest of the dataset.
+        read_value: See `describe_env`.
+
+    Raises:
+        InvalidArgumentError: If the dataset is a merge of datasets with different steps.
+    """
+    described = _described_steps(manifest.id, manifest.history, manifest.metadata, read_value, "")
+    return [one for one in described if _can_change(one["step"])]
+
+
+def _can_change(step: Mapping[str, Any]) -> bool:
+    """Return whether a step can change observations or actions. A function of the user can."""
+    if step.get("environment") == "unchanged":
+        return False
+    if "digest" in step:
+        return True
+    arguments = {name: value for name, value in step.items() if name != "use"}
+    return not isinstance(make_step(step["use"], (), arguments), DataStep)
 
 
 def _described_steps(

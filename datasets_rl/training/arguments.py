@@ -57,7 +57,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(name, description=description, allow_abbrev=False)
         self._checked: list[str] = []
         self._equal = False
-        self.add_argument("--dataset", required=True, metavar="ID", help="an id, such as demo/pendulum, or a folder")
+        self.add_argument(
+            "--dataset",
+            required=True,
+            metavar="ID",
+            help="an id, such as demo/pendulum, a folder, or a mixture, mix.toml",
+        )
         self.add_integer("--seed", 0, low=0, high=(1 << 32) - 1, text="of the networks, batches and evaluations")
         self.add_argument("--device", type=_device, default="cpu", help="cpu or cuda, default %(default)s")
         self.add_integer("--threads", None, text="threads of torch on the CPU, by default 1 for small networks")
@@ -65,11 +70,17 @@ class Parser(argparse.ArgumentParser):
         self.add_integer("--eval-every", eval_every, text="updates between evaluations, which also save a checkpoint")
         self.add_integer("--eval-episodes", eval_episodes, high=10_000, text="episodes of an evaluation")
         self.add_argument("--no-eval", action="store_true", help="make no environment, and print a validation loss")
-        self.add_number(
+        self.add_argument(
             "--validation",
-            None,
-            high=0.9,
-            text="share of the episodes that are held out for a validation loss, by default 0, or 0.05 without environment",
+            type=_share_or_name,
+            metavar="X",
+            help="share of the episodes that are held out for a validation loss, by default 0, or 0.05 without environment; "
+            "or the id, folder or mixture of other data",
+        )
+        self.add_argument(
+            "--no-conventions",
+            action="store_true",
+            help="accept other bounds, rates, units and signs in a mixture or in data for validation",
         )
         self.add_argument(
             "--out", type=Path, metavar="FOLDER", help="of checkpoints and logs, by default runs/NAME/ID/SEED"
@@ -225,6 +236,15 @@ def _number(text: str, low: float, high: float, above: float) -> float:
         limit = "" if math.isinf(high) else f", at most {high:g}"
         raise argparse.ArgumentTypeError(f"the value is {text}, expected a finite number {bound}{limit}")
     return value
+
+
+def _share_or_name(text: str) -> float | str:
+    """Return a share, or the name of a dataset."""
+    try:
+        float(text)
+    except ValueError:
+        return text
+    return _number(text, low=0.0, high=0.9, above=-math.inf)
 
 
 def _device(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from datasets_rl.errors import InvalidArgumentError
+from datasets_rl.errors import Argument, InvalidArgumentError, Remedy
 from datasets_rl.training.evaluation import Episodes, Policy, summarize
 
 if TYPE_CHECKING:
@@ -34,24 +34,33 @@ def goal_policy(learner: Learner, act: Callable[[Tensor, Tensor], Tensor]) -> Po
     return policy
 
 
+def check_goals(run: Run) -> None:
+    """Check, before training, that the environment has goals.
+
+    Args:
+        run: The run. Without environments, nothing is checked.
+
+    Raises:
+        InvalidArgumentError: If the environment has no goals.
+    """
+    if run.envs is not None and "goal" not in run.envs.reset(seed=0)[1]:
+        raise InvalidArgumentError(
+            f"the environment of {run.args.dataset} has no goals, expected info['goal'] from a reset, as in OGBench",
+            hint=Remedy("train without evaluation: {}", Argument("no_eval", True)),
+        )
+
+
 def evaluate_tasks(run: Run, start_policy: Callable[[], Policy]) -> dict[str, float]:
     """Return the summary of an episode in each environment for each of ``--tasks`` tasks, and the success of each task.
 
     As in OGBench (Park et al., 2024, arXiv:2410.20092), the option "task_id" of a reset, from 1, selects start and goal.
 
     Args:
-        run: The run. Without environments, the result is empty.
+        run: The run, with goals, see `check_goals`. Without environments, the result is empty.
         start_policy: Returns the policy of new episodes.
-
-    Raises:
-        InvalidArgumentError: If the environment has no goals.
     """
     if run.envs is None:
         return {}
-    if "goal" not in run.envs.reset(seed=0)[1]:
-        raise InvalidArgumentError(
-            f"the environment of {run.args.dataset} has no goals, expected info['goal'] from a reset, as in OGBench"
-        )
     tasks = range(1, run.args.tasks + 1)
     parts = [run.play(start_policy(), number=task, options={"task_id": task}) for task in tasks]
     rates = {

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from datasets_rl.datasets.loading import load
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.samplers import RandomSampler
+from datasets_rl.training.data import name_of
 from datasets_rl.training.evaluation import Policy
 from datasets_rl.transforms import DoubleToFloat
 from datasets_rl.transforms.normalizer import Normalizer
@@ -138,7 +139,7 @@ def observation_normalizer(
     if statistics is None or len(shapes.get(key, ())) != 1:
         shown = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if not name.startswith("next"))
         raise InvalidArgumentError(
-            f"the program needs {key} as a vector of numbers, and {dataset.manifest.id} has {shown}",
+            f"the program needs {key} as a vector of numbers, and {name_of(dataset)} has {shown}",
             hint="the recipe flat_observation joins nested vectors, and images need your own network",
         )
     return Normalizer.from_statistics(statistics, kind)
@@ -168,7 +169,7 @@ def action_normalizer(
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None or np.ndim(low) != 1 or not np.issubdtype(space.dtype, np.floating):
         raise InvalidArgumentError(
-            f"{name} needs continuous actions, and the actions of {dataset.manifest.id} are {space}"
+            f"{name} needs continuous actions, and the actions of {name_of(dataset)} are {space}"
         )
     if kind != "bounds" or not has_bounds(low, high):
         return Normalizer.from_statistics(dataset.statistics["action"], "limits" if kind == "bounds" else kind)
@@ -217,6 +218,17 @@ def reward_scaling(dataset: Any, scale: float | None = None, shift: float | None
     if not span:
         return RewardScaling(1.0, 0.0, "all returns are equal")
     return RewardScaling(1_000 / span, 0.0, "1000 / (highest - lowest return)")
+
+
+def best_return(dataset: Any) -> float:
+    """Return the return of an expert, with the score 100, or without scores the highest return of the dataset.
+
+    Args:
+        dataset: The dataset, or the data of a run. Members of a mixture with different scores have no score.
+    """
+    experts = {member.manifest.score.get("high") for member in getattr(dataset, "members", (dataset,))}
+    expert = experts.pop() if len(experts) == 1 else None
+    return float(dataset.statistics["return"]["max"] if expert is None else expert)
 
 
 def cosine_decay(step: int, steps: int) -> float:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from datasets_rl.errors import InvalidArgumentError
 from datasets_rl.ted.keys import natural_order
+from datasets_rl.training.data import name_of
 from datasets_rl.transforms.normalizer import Normalizer
 
 _MIN_SIDE = 16
@@ -88,7 +89,7 @@ class ObservationEncoder(nn.Module):
             shown = ", ".join(f"{'.'.join(key)} {list(specs[key].shape)}" for key in keys if key[0] != "next")
             raise InvalidArgumentError(
                 f"expected observations that are images of at least {_MIN_SIDE} x {_MIN_SIDE} or vectors of floats, and "
-                f"{dataset.manifest.id} has {shown}"
+                f"{name_of(dataset)} has {shown}"
             )
         self.vector_size = sum(math.prod(entry.shape) for entry in self._vectors)
         """Number of elements of the vectors, S."""

@@ -13,25 +13,25 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import Self
 
 from datasets_rl import disk, progress
 from datasets_rl.catalog.environments import named_environment
-from datasets_rl.errors import Argument, Call, FetchError, InvalidArgumentError, MissingDependencyError, Remedy
-from datasets_rl.format.copies import first_copies, joined, telling_fingerprints
+from datasets_rl.errors import Argument, InvalidArgumentError, MissingDependencyError, Remedy
 from datasets_rl.libraries import importing
 from datasets_rl.lockfile.lock import LOCK_FILE
 from datasets_rl.lockfile.write import lock_opened
 from datasets_rl.settings import Settings
-from datasets_rl.sources import Selection
 from datasets_rl.training import checkpoints
+from datasets_rl.training.data import Named, TrainingData, shared_episodes_of
 from datasets_rl.training.evaluation import Episodes, Policy, StoppedError, play, summarize
+from datasets_rl.training.fit import check_fit, fitted_steps
+from datasets_rl.training.holding_out import hold_out
 from datasets_rl.training.interrupts import Interrupts
 from datasets_rl.training.learner import Learner, has_bounds
 
-_CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads"}
+_CHANGEABLE = {"steps", "device", "out", "wandb", "quiet", "threads", "no_conventions"}
 """Arguments that may change on resume. All other arguments must equal the arguments in the checkpoint."""
 _CHUNK_SECONDS = 0.25
 _MAX_CHUNK = 1024
@@ -60,21 +60,24 @@ class Run:
         >>> with Run("bc", args, open_dataset) as run:
         ...     return run.train(Agent(run.dataset, run.action_space, args))
 
-    Errors come before training: a missing dataset, an environment that cannot be made, another run in the same folder.
+    Errors come before training: a missing dataset, members of a mixture that do not fit together, an environment that
+    cannot be made, another run in the same folder.
 
     Args:
         name: The name of the program.
         args: The arguments of a `Parser`.
-        open_dataset: Returns the dataset of the arguments, with `selection` only the selected episodes.
+        open_dataset: Returns the dataset of the arguments, with `selection` only the selected episodes. Called for each
+            member of a mixture.
 
     Raises:
-        InvalidArgumentError: If the environment of the dataset cannot be made, or no episode is left to train on.
+        InvalidArgumentError: If the environment of the dataset cannot be made, no episode is left to train on, or datasets
+            do not fit together.
         LockedError: If another run uses the output folder.
     """
 
-    dataset: Any
-    """The dataset without the episodes that are held out."""
-    held_out: Any = None
+    dataset: TrainingData
+    """The dataset or the mixture, without the episodes that are held out."""
+    held_out: TrainingData | None = None
     """The episodes for the validation loss, or None without a validation loss."""
     envs: Any = None
     """An environment for each episode of an evaluation, or None without evaluation."""
@@ -93,19 +96,15 @@ class Run:
         self._history: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._environment: dict[str, Any] | None = None
-        self._held_out_facts: dict[str, int] = {}
+        self._data_facts: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as resources:
             torch.manual_seed(self.args.seed)
-            try:
-                self.dataset = self._open_dataset(self.args)
-            except FetchError as error:
-                # Only the download takes the options that the remedy names.
-                error.hint = Remedy("with `{}`: {}", Call("download", self.args.dataset), error.remedy)
-                raise
+            self.dataset = self._open(self.args.dataset)
             self._make_environments(resources)
-            self._hold_out()
+            self._open_validation()
+            self._report_members()
             disk.check_outside_versions(self.args.out)
             resources.enter_context(
                 disk.lock(self.args.out / ".rlds-train.lock", f"the run in {self.args.out}", wait=0.0)
@@ -118,22 +117,23 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self._resources.close()
 
+    def _open(self, name: str) -> TrainingData:
+        return TrainingData(Named.read(name), self._open_dataset, self.args)
+
     def _make_environments(self, resources: contextlib.ExitStack) -> None:
         with importing("gymnasium", "gymnasium", f"the program {self.name}"):
             import gymnasium
 
-        if not self.args.no_eval:
-            try:
-                named_environment(self.dataset.manifest)
-            except InvalidArgumentError:
-                self._print(f"{self.args.dataset} does not name an environment: the policy is not evaluated")
-                self.args.no_eval = True
+        if not self.args.no_eval and (reason := self._no_environment()):
+            self._print(f"{reason}: the policy is not evaluated")
+            self.args.no_eval = True
         if self.args.no_eval:
             self.action_space = _action_space(self.dataset)
             return
+        member = self.dataset.members[0]
         try:
-            self._environment = self.dataset.describe_env()
-            self.envs = gymnasium.vector.SyncVectorEnv([self.dataset.make_env] * self.args.eval_episodes)
+            self._environment = member.describe_env()
+            self.envs = gymnasium.vector.SyncVectorEnv([member.make_env] * self.args.eval_episodes)
         except (InvalidArgumentError, MissingDependencyError) as error:
             without = Remedy("or train without evaluation: {}", Argument("no_eval", True))
             error.hint = Remedy("{}, {}", error.remedy, without) if error.remedy else without
@@ -141,58 +141,78 @@ class Run:
         resources.callback(self.envs.close)
         self.action_space = self.envs.single_action_space
 
-    def _hold_out(self) -> None:
-        share = self.args.validation
-        if share is None:
-            share = 0.05 if self.args.no_eval else 0.0
-        self.args.validation = share
-        if not share:
+    def _no_environment(self) -> str:
+        """Return why there is no environment of all members, or nothing if there is one."""
+        data = self.dataset
+        environments = []
+        for name, member in zip(data.names, data.members, strict=True):
+            try:
+                environments.append(named_environment(member.manifest))
+            except InvalidArgumentError:
+                return f"{name} does not name an environment"
+        different = [
+            f"{environment.id} of {name}"
+            for name, environment in zip(data.names, environments, strict=True)
+            if environment != environments[0]
+        ]
+        if different:
+            first = f"{environments[0].id} of {data.names[0]}"
+            return f"the members of {data.name} name different environments, {', '.join([first, *different])}"
+        try:
+            units = [fitted_steps(member) for member in data.members] if len(data.members) > 1 else []
+        except InvalidArgumentError as error:  # a member is a merge of datasets in different units
+            return error.message
+        if any(steps != units[0] for steps in units):
+            return (
+                f"the members of {data.name} have observations in different units, and no environment has all of them"
+            )
+        return ""
+
+    def _open_validation(self) -> None:
+        """Open the data for the validation loss, or hold out a share of the episodes."""
+        if self.args.validation is None:
+            self.args.validation = 0.05 if self.args.no_eval else 0.0
+        if isinstance(self.args.validation, str):
+            self._open_held_out(self.args.validation)
+        elif self.args.validation:
+            self._hold_out(self.args.validation)
+        if self.held_out is not None:
+            self._validation_start = self.held_out.sampler.state_dict()
+
+    def _open_held_out(self, name: str) -> None:
+        self.held_out = self._open(name)
+        trained = (self.dataset.names[0], self.dataset.members[0])
+        for member in zip(self.held_out.names, self.held_out.members, strict=True):
+            check_fit(
+                "the data for training and for validation", [trained, member], conventions=not self.args.no_conventions
+            )
+        episodes = sum(len(np.unique(member.episodes.numbers)) for member in self.held_out.members)
+        self._data_facts["held_out"] = episodes
+        self._print(f"the validation loss is that of {episodes:,} episodes of {name}")
+
+    def _hold_out(self, share: float) -> None:
+        whole = self.dataset
+        held_out = hold_out(whole, share, self.args.seed)
+        self.held_out, self.dataset = whole.part(held_out.validating), whole.part(held_out.training)
+        count, rest = (sum(map(len, part)) for part in (held_out.validating, held_out.training))
+        self._data_facts |= {"held_out": count, "held_out_copies": held_out.copies}
+        self._print(f"{count:,} of {count + rest:,} episodes are held out for the validation loss")
+        if held_out.copies:
+            self._print(f"{held_out.copies:,} of the held-out episodes have copies, which are held out, too")
+
+    def _report_members(self) -> None:
+        """Report the shares of the members, and the episodes that two members, or training and validation, have."""
+        if len(self.dataset.members) > 1:
+            shares = zip(self.dataset.names, self.dataset.shares, strict=True)
+            self._print(
+                f"a batch of {self.args.batch_size:,}: {', '.join(f'{share:.1%} {name}' for name, share in shares)}"
+            )
+        if len(self._named_data()) == len(self.dataset.members) == 1:
             return
-        numbers = np.unique(self.dataset.episodes.numbers)
-        count = max(1, round(share * len(numbers)))
-        if count >= len(numbers):
-            raise InvalidArgumentError(
-                f"{self.args.dataset} has {len(numbers):,} episodes, of which {count:,} would be held out: no episode is "
-                "left to train on",
-                hint=Remedy("hold out no episodes: {}", Argument("validation", 0)),
-            )
-        order = np.random.default_rng([self.args.seed, 0]).permutation(numbers)
-        held_out, copies = self._with_copies(order, count)
-        self.held_out, self.dataset = (
-            self._open_dataset(self.args, selection=Selection(episodes=order[chosen]))
-            for chosen in (held_out, ~held_out)
-        )
-        self._validation_start = self.held_out.sampler.state_dict()
-        self._held_out_facts = {"held_out": int(held_out.sum()), "held_out_copies": copies}
-        self._print(f"{held_out.sum():,} of {len(numbers):,} episodes are held out for the validation loss")
-        if copies:
-            self._print(f"{copies:,} of the held-out episodes have copies, which are held out, too")
-
-    def _with_copies(self, order: NDArray[np.int64], count: int) -> tuple[NDArray[np.bool_], int]:
-        """Return which episodes are held out, [n], and how many of them have copies, which are held out, too.
-
-        Args:
-            order: The numbers of the episodes, in the order in which they are held out, [n].
-            count: How many are held out, at least: the last has all its copies with it.
-        """
-        stored = self.dataset.stored
-        firsts = joined([stored.episodes.numbers, first_copies(telling_fingerprints(stored))])
-        numbers, places = np.unique(stored.episodes.numbers, return_index=True)
-        _, turns, groups, sizes = np.unique(
-            firsts[places[np.searchsorted(numbers, order)]], return_index=True, return_inverse=True, return_counts=True
-        )
-        by_turn = np.argsort(turns)
-        held_out = by_turn[: int(np.searchsorted(np.cumsum(sizes[by_turn]), count)) + 1]
-        if len(held_out) == len(sizes):
-            held_out = held_out[:-1]
-        if not len(held_out):
-            raise InvalidArgumentError(
-                f"all {len(order):,} episodes of {self.args.dataset} are copies of one episode: none can be held out",
-                hint=Remedy("hold out no episodes: {}", Argument("validation", 0)),
-            )
-        groups = groups.reshape(-1)
-        chosen = np.isin(groups, held_out)
-        return chosen, int((sizes[groups[chosen]] > 1).sum())
+        pairs = [*shared_episodes_of(*self._named_data())]
+        self._data_facts["shared"] = [{"datasets": [*pair.names], "episodes": pair.shared} for pair in pairs]
+        for pair in pairs:
+            self._print(str(pair))
 
     def play(
         self, policy: Policy, *, number: int = 0, options: Mapping[str, Any] | None = None, max_steps: int | None = None
@@ -266,7 +286,7 @@ class Run:
                         break
                     self._advance(bar)
         facts = {"algorithm": self.name, "dataset": self.args.dataset, "seed": self.args.seed}
-        result = {**facts, **self._held_out_facts, **learner.choices, **self._history[-1]}
+        result = {**facts, **self._data_facts, **learner.choices, **self._history[-1]}
         print(json.dumps(result), flush=True)  # noqa: T201 -- the output of a program
         return result
 
@@ -378,16 +398,40 @@ class Run:
             checkpoints.write_checkpoint(path.with_name(checkpoints.BEST), state)
 
     def _write_lock(self) -> None:
-        """Write which data the run trains on beside the checkpoints."""
+        """Write which data the run trains on and validates with beside the checkpoints."""
         opened = lock_opened(
-            self.args.out / LOCK_FILE, self.args.dataset, self.dataset.manifest, self.dataset.data_path
+            self.args.out / LOCK_FILE,
+            [data.named.name for data in self._named_data()],
+            [
+                (name, member.manifest, member.data_path)
+                for data in self._named_data()
+                for name, member in zip(data.names, data.members, strict=True)
+            ],
         )
         with disk.disk_errors(self.args.out, hint=checkpoints.FULL):
             opened.write()
 
+    def _named_data(self) -> list[TrainingData]:
+        """Return the data of ``--dataset``, and of ``--validation`` if it names data."""
+        named = self.held_out if isinstance(self.args.validation, str) else None
+        return [self.dataset] if named is None else [self.dataset, named]
+
     def _settings(self) -> dict[str, Any]:
         settings = {name: value for name, value in vars(self.args).items() if name not in _CHANGEABLE}
-        return {**settings, "program": self.name, "data": self.dataset.manifest.digest}
+        return {**settings, "program": self.name, **self._data_settings()}
+
+    def _data_settings(self) -> dict[str, Any]:
+        """Return what identifies the data: the digests, and the arguments of a mixture."""
+        settings: dict[str, Any] = {}
+        for what, data in zip(("data", "validation data"), self._named_data(), strict=False):
+            if len(data.members) == 1:
+                settings[what] = data.members[0].manifest.digest
+                continue
+            for number, (name, member) in enumerate(zip(data.names, data.members, strict=True)):
+                settings[f"{what} of member {number}, {name}"] = member.manifest.digest
+            settings[f"shares of {what}"] = " ".join(f"{share:.6g}" for share in data.shares)
+            settings |= {f"{key} of {what}": value for key, value in data.named.settings.items()}
+        return settings
 
     def _resume(self) -> None:
         path = checkpoints.latest_checkpoint(self.args.out)

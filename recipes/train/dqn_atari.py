@@ -68,7 +68,8 @@ class Images:
         spec = dataset.specs.get("observation", None)
         shape = tuple(getattr(spec, "shape", (0,)))
         if len(shape) not in {2, 3}:
-            raise InvalidArgumentError(f"{NAME} needs images, and {dataset.manifest.id} has {list(shape)}")
+            has = f"the observation {list(shape)}" if shape else "nested observations"
+            raise InvalidArgumentError(f"{NAME} needs an image as the observation, and {dataset.manifest.id} has {has}")
         self.channels_last = len(shape) == 3 and shape[-1] < shape[0]
         self.axis = -1 if self.channels_last else -3
         self.is_frame = len(shape) == 2 or shape[self.axis] in {1, 3}  # else the dataset holds stacks
@@ -171,7 +172,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     with training.Run(NAME, args, open_dataset) as run:
         if not hasattr(run.action_space, "n"):
             raise InvalidArgumentError(f"{NAME} needs discrete actions, and {args.dataset} has {run.action_space}")
-        agent = Agent(Images(run.dataset), run.action_space, args)
+        agent = Agent(Images(run.dataset.members[0]), run.action_space, args)
         source = online_episodes(run, agent, args) if args.offline_fraction < 1 else None
         return run.train(agent, source=source, evaluate=lambda: run.evaluate(agent, max_steps=args.eval_steps))
 
@@ -187,11 +188,12 @@ def online_episodes(run: Any, agent: Agent, args: argparse.Namespace) -> trainin
             f"{args.dataset} holds stacks, and online learning stores frames, and stacks them in batches"
         )
     ring = rl.LazyTensorStorage(args.ring, compress=IMAGES)
-    rb = rl.OfflineToOnlineReplayBuffer(run.dataset, online_storage=ring, interleave=True, missing="drop")
+    dataset = run.dataset.single("online learning mixes a dataset and new steps")
+    rb = rl.OfflineToOnlineReplayBuffer(dataset, online_storage=ring, interleave=True, missing="drop")
     rb.online_buffer.append_transform(agent.images.stacks())
     rb.offline_fraction = args.offline_fraction
-    start = functools.partial(agent.start_exploring, run.dataset[:1]["action"].dtype)
-    return training.OnlineEpisodes(agent, start, run.dataset.make_env(), rb, args, dtype=torch.uint8)
+    start = functools.partial(agent.start_exploring, dataset[:1]["action"].dtype)
+    return training.OnlineEpisodes(agent, start, dataset.make_env(), rb, args, dtype=torch.uint8)
 
 
 if __name__ == "__main__":

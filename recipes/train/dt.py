@@ -47,14 +47,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def open_dataset(args: argparse.Namespace, **selection: Any) -> Any:
-    """Return the sequences, [B, K, ...], with normalized states and scaled returns to go."""
+    """Return the sequences, [B, K, ...], with returns to go."""
     sampler = rl.RandomSampler(generator=torch.Generator().manual_seed(args.seed))
-    data = rl.load(args.dataset, sampler=sampler, transform=DoubleToFloat(), final_unknown="drop", **selection)
-    states = training.observation_normalizer(data)
-    data.append_transform(
-        SequenceTransform.dt_corl(args.length, mean=states.shift, std=states.scale, reward_scale=return_scale(data))
-    )
-    return data.select(KEYS)
+    steps = [DoubleToFloat(), SequenceTransform.dt_corl(args.length, reward_scale=1.0)]
+    return rl.load(args.dataset, sampler=sampler, transform=steps, final_unknown="drop", **selection).select(KEYS)
 
 
 def return_scale(dataset: Any) -> float:
@@ -83,8 +79,7 @@ class Agent(training.Learner):
         )
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, self.sizes[2]), nn.Tanh())
         self.scale = return_scale(dataset)
-        best = dataset.manifest.score.get("high", dataset.statistics["return"]["max"])
-        self.target = best if args.target is None else args.target
+        self.target = training.best_return(dataset) if args.target is None else args.target
         self.choices = {"target": self.target}
         self.to(args.device)
         self.optimizers = {"loss": torch.optim.AdamW(self.parameters(), args.lr, weight_decay=1e-4, fused=True)}
@@ -129,7 +124,8 @@ class Agent(training.Learner):
     def update(self, batch: Any, step: int) -> dict[str, Tensor]:
         """Take a step of the transformer. Return the loss."""
         actions, mask = self.outputs(batch["action"]), batch["mask"]
-        predicted = self(batch["returns_to_go"], batch["observation"], actions, batch["timesteps"])
+        states, to_go = self.inputs(batch["observation"]), self.scale * batch["returns_to_go"]
+        predicted = self(to_go, states, actions, batch["timesteps"])
         loss = functional.mse_loss(predicted[mask], actions[mask])
         self.descend("loss", loss, rate=self.args.lr * training.warm_up(step, self.args.warm_up), max_norm=0.25)
         return {"loss": loss}

@@ -151,6 +151,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Train, evaluate, and print the result as a line of JSON."""
     args = parse_arguments(argv)
     with training.Run(NAME, args, open_dataset) as run:
+        training.check_goals(run)
         agent = Agent(run.dataset, run.action_space, args)
         return run.train(agent, evaluate=lambda: training.evaluate_tasks(run, agent.start_policy))
 

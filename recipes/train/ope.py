@@ -125,8 +125,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     with training.Run(NAME, args, open_dataset) as run:
         policy = load_policy(run.dataset, run.action_space, args)
         agent = Agent(run.dataset, run.action_space, args, policy)
-        starts = torch.from_numpy(run.dataset.episodes.starts.copy()).to(args.device)
-        first, measured = run.dataset.sample(rows=starts)["observation"], measure(run, policy, args.discount)
+        first = run.dataset.first_observations().to(args.device)
+        measured = measure(run, policy, args.discount)
         return run.train(agent, evaluate=lambda: {**agent.estimate(first), **measured})
 
 

@@ -123,13 +123,14 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     with training.Run(NAME, args, open_dataset) as run:
         if run.envs is None:
             raise InvalidArgumentError(f"{NAME} learns online, and {args.dataset} names no environment")
+        dataset = run.dataset.single("a batch is half of a dataset and half of new steps")
         agent = Agent(run.dataset, run.action_space, args)
         rb = rl.OfflineToOnlineReplayBuffer(
-            run.dataset, online_capacity=args.steps + 10_000, interleave=True, missing="drop"
+            dataset, online_capacity=args.steps + 10_000, interleave=True, missing="drop"
         )
         rb.offline_fraction = args.offline_fraction
         return run.train(
-            agent, source=training.OnlineEpisodes(agent, lambda: agent.explore, run.dataset.make_env(), rb, args)
+            agent, source=training.OnlineEpisodes(agent, lambda: agent.explore, dataset.make_env(), rb, args)
         )
 
 

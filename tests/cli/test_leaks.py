@@ -1,4 +1,4 @@
-"""Mixtures, audits and splits count the same episodes as copies, and say so."""
+"""Mixtures, audits, training and splits count the same episodes as copies, and say so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def scaled(one, *keys):
     return replace(one, steps=steps, states=states)
 
 
-def test_mixtures_audits_and_splits_of_a_merge_count_the_same_copies(rlds, tmp_path):
+def test_mixtures_audits_training_and_splits_of_a_merge_count_the_same_copies(rlds, tmp_path):
     """Copies in another order, twice, and with other rewards. An episode in another scale is none."""
     first = [trajectory(10, seed=seed) for seed in range(12)]
     second = [trajectory(10, seed=20), scaled(first[3], REWARD), first[7], first[0], first[7]]
@@ -26,10 +26,13 @@ def test_mixtures_audits_and_splits_of_a_merge_count_the_same_copies(rlds, tmp_p
     (shared,) = rlds("mix", *folders, "--json").json["shared"]
     audited = rlds("audit", *folders, "--checks", "shared_episodes", "--json").json["datasets"]
     (finding,) = audited[0]["findings"]
+    words = ["--hidden", "8", "--steps", "1", "--no-conventions", "--out", tmp_path / "run"]
+    trained = rlds("--json", "train", "bc", "--dataset", folders[0], "--validation", folders[1], *words).json["result"]
     words = ["preprocess", *folders, "-t", "split:train,0.3", "--out", tmp_path / "merged"]
     tried, made = rlds(*words, "--dry-run"), rlds(*words)
 
     assert shared["episodes"] == finding["evidence"]["copies"] == 4
+    assert trained["shared"] == [{"datasets": [*map(str, folders)], "episodes": 4}]
     assert finding["level"] == "proof"
     assert finding["evidence"]["pairs"] == [[0, 3], [3, 1], [7, 2], [7, 4]]
     # The three originals are counted, too.

@@ -227,6 +227,17 @@ def test_an_unknown_dataset_ends_as_in_other_commands(rlds, tmp_path):
     assert (ran.code, "did you mean demo/pendulum?" in ran.err) == (3, True)
 
 
+def test_an_unknown_member_of_a_mixture_is_named_with_the_mixture_before_torch_is_imported(rlds, tmp_path):
+    file = tmp_path / "mix.toml"
+    file.write_text('[[member]]\ndataset = "demo/pendulum"\n[[member]]\ndataset = "demo/pendulumm"\n')
+    for words in (["--dataset", file], ["--validation", file]):
+        ran = rlds("train", "bc", *TINY, *words, "--out", tmp_path / "run")
+
+        assert ran.code == 3
+        assert f"demo/pendulumm is member 1 of {file}" in ran.err
+        assert "did you mean demo/pendulum?" in ran.err
+
+
 def test_train_takes_the_data_folder_of_the_option(rlds, tmp_path, monkeypatch):
     monkeypatch.setenv("RLDS_HOME", os.environ["RLDS_HOME"])  # restored after the test
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 
 import gymnasium
@@ -62,11 +63,15 @@ def test_nothing_is_evaluated_without_environments(run):
     assert evaluate_tasks(run, lambda: None) == {}
 
 
-def test_an_environment_without_goals_is_refused(run):
-    run.envs = SimpleNamespace(reset=lambda **_: (np.zeros((2, 1)), {}))
+@pytest.mark.first(1)
+@pytest.mark.parametrize("name", ["gcbc", "gc_iql", "hiql"])
+def test_an_environment_without_goals_is_refused_before_training(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("RLDS_HOME", str(tmp_path / "home"))
+    main = importlib.import_module(f"datasets_rl.recipes.train.{name}").main
+    with pytest.raises(InvalidArgumentError, match=r"has no goals, expected info\['goal'\].*\n.*no_eval=True"):
+        main(["--dataset", "demo/pendulum", "--eval-episodes", "1", "--hidden", "8", "--out", str(tmp_path)])
 
-    with pytest.raises(InvalidArgumentError, match="has no goals, expected info\\['goal'\\]"):
-        evaluate_tasks(run, lambda: None)
+    assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_success_is_not_reported_where_the_environment_does_not_report_it(run):

@@ -16,6 +16,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from run_states import assert_same_state
 from stored_data import store_dataset, trajectory
 
 from datasets_rl import EpisodeWriter, ReplayBuffer, load, make_env
@@ -50,30 +51,6 @@ def wait_for_start(child):
         if "from step" in line:
             return
     raise AssertionError(child.wait())
-
-
-def assert_same_state(first, second):
-    first, second = (read_checkpoint(out / "checkpoint.pt") for out in (first, second))
-    for state in (first, second):
-        for name in ("seconds", "history", "settings"):
-            del state[name]
-    assert_equal(first, second)
-
-
-def assert_equal(first, second):
-    assert type(first) is type(second)
-    if isinstance(first, torch.Tensor):
-        assert torch.equal(first, second)
-    elif isinstance(first, dict):
-        assert first.keys() == second.keys()
-        for name in first:
-            assert_equal(first[name], second[name])
-    elif isinstance(first, (list, tuple)):
-        assert len(first) == len(second)
-        for one, other in zip(first, second, strict=True):
-            assert_equal(one, other)
-    else:
-        assert first == second
 
 
 @pytest.mark.parametrize(("steps", "seconds"), [(1, 0.0), (3, 0.6)])
