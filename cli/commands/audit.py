@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -208,7 +210,11 @@ def _how_to_apply(shell: Shell, report: Audit, dataset: str) -> Iterator[str]:
 
 
 def _result(dataset: str) -> tuple[str, str]:
-    return ("--as", "corrected") if is_id(dataset) else ("--out", "corrected")
+    """Return the option for the result, with a name that neither the dataset nor a folder here has."""
+    names = itertools.chain(["corrected"], (f"corrected{number}" for number in itertools.count(2)))
+    if is_id(dataset):
+        return "--as", next(name for name in names if not dataset.endswith(f"@{name}"))
+    return "--out", next(name for name in names if not os.path.lexists(name))
 
 
 def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bool:

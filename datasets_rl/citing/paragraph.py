@@ -11,7 +11,7 @@ from datasets_rl.citing.answers import (
     decision_lines,
     finding_lines,
     issue_lines,
-    missing_line,
+    missing_lines,
     open_answers,
     raw_lines,
     recipe_lines,
@@ -61,7 +61,7 @@ def _sentences(statement: Statement) -> Iterator[str]:
         yield f"Source: {_joined(raw)}."
     if decisions := decision_lines(manifest):
         yield f"Alignment: {_joined(decisions)}."
-    yield latex(missing_line(manifest))
+    yield latex(missing_lines(manifest)[0])
     yield f"Preprocessing: {_joined(recipe_lines(manifest)) or 'none'}."
     yield f"Splits: {_joined(statement.splits) or 'none stated'}."
     if statement.shares:

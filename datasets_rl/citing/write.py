@@ -70,7 +70,7 @@ def write_statement(
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 
-    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What nobody stated is left open and listed. No
+    Everything is from the manifests, the lock, the catalog and an audit of all steps. All files are read once, for their SHA-256. What nobody stated is left open and listed. No
     network is used.
 
     Args:

@@ -96,6 +96,34 @@ def test_what_nobody_states_is_left_open_and_listed(lonely, tmp_path):
     assert '- license: croissant.json has the text "not stated"\n' in listed
 
 
+def test_the_datasheet_of_the_demo_has_what_the_catalog_and_the_files_state(stored, tmp_path):
+    ((one,), text) = stated(tmp_path / "out", "demo/pendulum", audited=False, settings=stored)
+    sheet = (one.folder / "datasheet.md").read_text()
+    missing = sheet.partition("**Is information missing")[2].partition("**Are there recommended")[0]
+
+    assert (
+        "- A pendulum is swung up and held upright. A random, a weak and a good policy took 25 episodes each." in sheet
+    )
+    assert "- observation: 3 values of float32 a step\n- action: 1 value of float32 a step\n" in sheet
+    assert "- time limit: an episode is truncated after 200 steps\n" in sheet
+    assert "- as the source states: The datasets-rl authors, rolled out in Gymnasium" in sheet
+    assert "- the file does not store the info after the last step of a trajectory (75 times)\n" in missing
+    assert r"was taken from next\_observations (75 times);" in text
+    description = json.loads((one.folder / "croissant.json").read_text())["description"]
+    assert description.startswith("A pendulum is swung up")
+
+
+def test_a_derived_dataset_and_a_part_do_not_have_the_description_of_the_whole(stored, tmp_path):
+    settings = replace(stored, home=tmp_path / "home")
+    shutil.copytree(stored.home, settings.home)
+    preprocess("demo/pendulum", Recipe.inline(["keep_top_returns:20"]), name="best", settings=settings)
+    ((one,), _) = stated(tmp_path / "out", "demo/pendulum@best", audited=False, settings=settings)
+
+    assert "25 episodes each" not in (one.folder / "datasheet.md").read_text().replace(
+        "file itself, 25 episodes each", ""
+    )
+
+
 def test_findings_of_the_audit_and_missing_states_are_stated(lonely, tmp_path):
     ((one,), text) = stated(tmp_path / "out", lonely)
     _, unaudited = stated(tmp_path / "plain", lonely, audited=False)

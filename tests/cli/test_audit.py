@@ -200,6 +200,10 @@ def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, broken, tmp
     assert Manifest.read(tmp_path / "corrected").episodes == 8
     assert audit(tmp_path / "corrected", checks=["not_finite", "duplicate_episodes"]).findings == ()
     assert rlds("audit", "corrected", *only).err == ""
+    assert words_of(rlds("audit", "my set", "--remedies", "again.toml", *only).err.partition("then ")[2])[-2:] == [
+        "--out",
+        "corrected2",
+    ]
 
 
 def test_the_remedies_are_a_recipe_that_corrects_the_dataset_and_keeps_the_reasons(rlds, broken, tmp_path):
