@@ -146,7 +146,7 @@ def run(
         for line in _how_to_apply(shell, reports[0], members[0]):
             shell.printer.note(line)
     return Result(
-        {"datasets": [_document(one) for one in found], "remedies": str(remedies) if written else None},
+        {"datasets": [_document(shell, one) for one in found], "remedies": str(remedies) if written else None},
         [Lines(tuple(_markdown(shell, named)))] if markdown else [Lines(tuple(_lines(*one))) for one in named],
         quiet=[f"{name}\t{finding.level}\t{finding.check}" for name, one in named for finding in one.findings],
         code=combined_exit_code([one.code or SOME_FAILED * fails for one, fails in zip(found, failed, strict=True)]),
@@ -229,9 +229,9 @@ def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bo
     return True
 
 
-def _document(outcome: Outcome[Audit]) -> dict[str, Any]:
-    document = outcome.document(_DOCUMENT)
-    return document if outcome.value is None else {**document, **outcome.value.to_json()}
+def _document(shell: Shell, outcome: Outcome[Audit]) -> dict[str, Any]:
+    document, found = outcome.document(_DOCUMENT), outcome.value
+    return document if found is None else {**document, **found.to_json(), "id": _name(shell, outcome.item, found)}
 
 
 def _name(shell: Shell, item: str, found: Audit) -> str:

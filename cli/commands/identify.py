@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,9 +47,12 @@ def run(
     """
     from datasets_rl import disk
     from datasets_rl.identifying import identify
+    from datasets_rl.store.find import shown_id
 
     wanted: str | Path = disk.expand_home(dataset) if Path(dataset).exists() else dataset
     identity = identify(str(wanted), near=not exact, settings=shell.settings)
+    if isinstance(wanted, Path):  # the manifest of a folder may state the id of another one
+        identity = replace(identity, id=shown_id(wanted, dataset, settings=shell.settings))
     return Result(
         asdict(identity) | {"known": identity.known},
         _blocks(identity, shell.settings.home),

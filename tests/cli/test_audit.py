@@ -88,6 +88,13 @@ def test_the_json_document_has_the_findings_with_evidence_and_steps(rlds, broken
     assert finding["step"] == {"use": "drop_episodes", "numbers": [7]}
 
 
+def test_two_folders_of_one_id_are_told_apart_in_the_document(rlds, broken, tmp_path):
+    copy = shutil.copytree(broken, tmp_path / "copy")
+    ran = rlds("audit", broken, copy, "--json", "--checks", "not_finite")
+
+    assert [one["id"] for one in ran.json["datasets"]] == [str(broken), str(copy)]
+
+
 def test_markdown_is_a_table_for_a_pull_request(rlds, broken):
     lines = rlds("audit", broken, "--markdown", "--checks", "duplicate_episodes").out.splitlines()
 
