@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets_rl.citing.statement import Statement
 from datasets_rl.errors import DatasetsRLError
-from datasets_rl.format.manifest import AppliedDecision, Manifest, converter_version
+from datasets_rl.format.manifest import Manifest, converter_version
 from datasets_rl.format.schema import Field
 from datasets_rl.preprocessing.naming import make_step
 
@@ -85,12 +85,7 @@ def audit_line(statement: Statement) -> str:
 
 def decision_lines(manifest: Manifest) -> list[str]:
     """Return what the conversion decided, each with how often, a sentence each."""
-    return [_counted(one) for one in manifest.decisions]
-
-
-def _counted(decision: AppliedDecision) -> str:
-    times = "once" if decision.count == 1 else f"{decision.count:,} times"
-    return f"{decision.text.removesuffix('.')} ({times})"
+    return [one.sentence for one in manifest.decisions]
 
 
 def missing_lines(manifest: Manifest) -> list[str]:
@@ -98,7 +93,7 @@ def missing_lines(manifest: Manifest) -> list[str]:
     missing = [
         one for one in manifest.decisions if one.rule.endswith(("-missing", "-unknown")) and one.rule not in _OF_FINALS
     ]
-    return [_final_line(manifest), *map(_counted, missing)]
+    return [_final_line(manifest), *(one.sentence for one in missing)]
 
 
 def _final_line(manifest: Manifest) -> str:

@@ -18,7 +18,7 @@ from stored_data import store_dataset, trajectory
 from datasets_rl import Recipe, downloading, preprocess
 from datasets_rl.citing import write_statement
 from datasets_rl.citing.paragraph import latex
-from datasets_rl.errors import InvalidArgumentError, LockMismatchError, NotADatasetError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockMismatchError, NotADatasetError
 from datasets_rl.lockfile import Lock, write_lock
 from datasets_rl.settings import Settings
 
@@ -111,6 +111,17 @@ def test_the_datasheet_of_the_demo_has_what_the_catalog_and_the_files_state(stor
     assert r"was taken from next\_observations (75 times);" in text
     description = json.loads((one.folder / "croissant.json").read_text())["description"]
     assert description.startswith("A pendulum is swung up")
+
+
+def test_a_damaged_dataset_is_refused_and_nothing_is_written(lonely, tmp_path):
+    (rows,) = lonely.rglob("rows.npy")
+    damaged = bytearray(rows.read_bytes())
+    damaged[-3] ^= 1
+    rows.write_bytes(damaged)
+
+    with pytest.raises(IntegrityError, match=r"rows\.npy has the digest"):
+        write_statement(lonely, out=tmp_path / "out", audited=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_derived_dataset_and_a_part_do_not_have_the_description_of_the_whole(stored, tmp_path):
