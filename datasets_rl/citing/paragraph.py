@@ -54,8 +54,9 @@ def _sentences(statement: Statement) -> Iterator[str]:
     """Yield the sentences, a line each, so that an author can edit and compare them."""
     manifest = statement.manifest
     keys = ",".join(one.key for one in statement.citations)
-    cited = f"~\\cite{{{keys}}}" if keys else ""
-    yield f"The dataset {_code(statement.id)}{cited} holds {latex(content_line(manifest))}."
+    yield f"The dataset {_code(statement.id)} holds {latex(content_line(manifest))}."
+    if keys:  # of the dataset, of a member or of the environment: nobody states which
+        yield f"Publications that the source cites:~\\cite{{{keys}}}."
     yield f"License: {_joined([manifest.license] if statement.is_license_stated else ['not stated'])}."
     if raw := raw_lines(manifest):
         yield f"Source: {_joined(raw)}."

@@ -109,6 +109,9 @@ def test_the_datasheet_of_the_demo_has_what_the_catalog_and_the_files_state(stor
     assert "- as the source states: The datasets-rl authors, rolled out in Gymnasium" in sheet
     assert "- the file does not store the info after the last step of a trajectory (75 times)\n" in missing
     assert r"was taken from next\_observations (75 times);" in text
+    # The paper is on the environment: it does not present the dataset.
+    assert "The dataset \\texttt{demo/pendulum} holds 15,000 steps" in text
+    assert "Publications that the source cites:~\\cite{towers2024gymnasium}.\n" in text
     description = json.loads((one.folder / "croissant.json").read_text())["description"]
     assert description.startswith("A pendulum is swung up")
 
