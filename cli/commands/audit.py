@@ -142,8 +142,8 @@ def run(
     reports = [one.value for one in found if one.value]
     named = [(_name(shell, one.item, one.value), one.value) for one in found if one.value]
     written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0], members[0])
-    if file is None and len(reports) == 1 and not markdown:
-        for line in _how_to_apply(shell, reports[0], members[0]):
+    if file is None and not markdown:
+        for line in _how_to_apply(shell, reports, members):
             shell.printer.note(line)
     return Result(
         {"datasets": [_document(shell, one) for one in found], "remedies": str(remedies) if written else None},
@@ -196,16 +196,20 @@ def _steps(report: Audit) -> int:
     return sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
 
 
-def _how_to_apply(shell: Shell, report: Audit, dataset: str) -> Iterator[str]:
+def _how_to_apply(shell: Shell, reports: Sequence[Audit], datasets: Sequence[str]) -> Iterator[str]:
     """Yield how the printed remedies are applied, if one is a step."""
-    steps = [str(one.remedy) for one in report.findings[:_SHOWN] if not isinstance(one.remedy, str)]
+    remedies = [str(one.remedy) for report in reports for one in report.findings[:_SHOWN]]
+    steps = [remedy for remedy in remedies if remedy.startswith("-t ")]
     if not steps:
         return
+    if len(reports) > 1:
+        yield f"{shell.rlds('preprocess', 'DATASET')} -t STEP --out corrected applies a remedy to the dataset that it is for"
+        return
+    (report,), (dataset, *_) = reports, datasets
     shown = next((one for one in steps if len(one) <= _WIDE), "-t STEP")
-    command = f"{shell.rlds('preprocess', dataset)} {shown} {shlex.join(_result(dataset))}"
     if _steps(report):
         yield f"{shell.rlds('audit', dataset, '--remedies', 'corrected.toml')} writes the remedies of proofs and strong findings into a recipe"
-    yield f"{command} applies one remedy"
+    yield f"{shell.rlds('preprocess', dataset)} {shown} {shlex.join(_result(dataset))} applies one remedy"
     yield "episodes and rows are numbered from 0, rows over all episodes. A result has other numbers: apply several remedies in one command"
 
 

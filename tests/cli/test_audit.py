@@ -93,6 +93,7 @@ def test_two_folders_of_one_id_are_told_apart_in_the_document(rlds, broken, tmp_
     ran = rlds("audit", broken, copy, "--json", "--checks", "not_finite")
 
     assert [one["id"] for one in ran.json["datasets"]] == [str(broken), str(copy)]
+    assert "rlds preprocess DATASET -t STEP --out corrected applies a remedy" in ran.err
 
 
 def test_markdown_is_a_table_for_a_pull_request(rlds, broken):
