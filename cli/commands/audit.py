@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,9 +121,9 @@ def run(
     reports = [one.value for one in found if one.value]
     named = [(_name(shell, one.item, one.value), one.value) for one in found if one.value]
     written = file is not None and bool(reports) and _write_remedies(shell, file, reports[0], members[0])
-    if file is None and len(reports) == 1 and _steps(reports[0]):
-        command = shell.rlds("audit", members[0], "--remedies", "corrected.toml")
-        shell.printer.note(f"{command} writes the remedies into a recipe")
+    if file is None and not markdown:
+        for line in _how_to_apply(shell, reports, members):
+            shell.printer.note(line)
     return Result(
         {"datasets": [_document(shell, one) for one in found], "remedies": str(remedies) if written else None},
         [Lines(tuple(_markdown(shell, named)))] if markdown else [Lines(tuple(_lines(*one))) for one in named],
@@ -215,15 +218,39 @@ def _steps(report: Audit) -> int:
     return sum(not isinstance(one.remedy, str) for one in report.of_level("strong"))
 
 
+def _how_to_apply(shell: Shell, reports: Sequence[Audit], datasets: Sequence[str]) -> Iterator[str]:
+    """Yield how the printed remedies are applied, if one is a step."""
+    remedies = [str(one.remedy) for report in reports for one in report.findings[:_SHOWN]]
+    steps = [remedy for remedy in remedies if remedy.startswith("-t ")]
+    if not steps:
+        return
+    if len(reports) > 1:
+        yield f"{shell.rlds('preprocess', 'DATASET')} -t STEP --out corrected applies a remedy to the dataset that it is for"
+        return
+    (report,), (dataset, *_) = reports, datasets
+    shown = next((one for one in steps if len(one) <= _WIDE), "-t STEP")
+    if _steps(report):
+        yield f"{shell.rlds('audit', dataset, '--remedies', 'corrected.toml')} writes the remedies of proofs and strong findings into a recipe"
+    yield f"{shell.rlds('preprocess', dataset)} {shown} {shlex.join(_result(dataset))} applies one remedy"
+    yield "episodes and rows are numbered from 0, rows over all episodes. A result has other numbers: apply several remedies in one command"
+
+
+def _result(dataset: str) -> tuple[str, str]:
+    """Return the option for the result, with a name that neither the dataset nor a folder here has."""
+    names = itertools.chain(["corrected"], (f"corrected{number}" for number in itertools.count(2)))
+    if is_id(dataset):
+        return "--as", next(name for name in names if not dataset.endswith(f"@{name}"))
+    return "--out", next(name for name in names if not os.path.lexists(name))
+
+
 def _write_remedies(shell: Shell, file: Path, report: Audit, dataset: str) -> bool:
     """Write the recipe of an audit, and return True. An audit without a step to take writes nothing."""
     if not _steps(report):
         shell.printer.note(f"{file} is not written: no finding of level proof or strong has a step as its remedy")
         return False
     disk.write_text(file, report.remedies())
-    result = ("--as", "corrected") if is_id(dataset) else ("--out", "corrected")
     shell.printer.note(
-        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', dataset, '--recipe', file, *result)}"
+        f"the remedies are in {file}: read them, then {shell.rlds('preprocess', dataset, '--recipe', file, *_result(dataset))}"
     )
     return True
 

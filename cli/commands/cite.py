@@ -55,7 +55,7 @@ def run(
     """Print the BibTeX entries of datasets: their papers, and the sources that publish the datasets.
 
     A derived dataset cites its parent datasets, and a mixture cites all its members. Each entry is printed once.
-    With --statement, everything is from the manifests, the lock and an audit. What nobody stated is left open and listed.
+    With --statement, everything is from the manifests, the lock, the catalog and an audit. What nobody stated is left open and listed.
 
     \b
     Examples:

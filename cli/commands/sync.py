@@ -35,7 +35,12 @@ def run(
         ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare what is stored with the lock. Exits with 1 if it differs.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Only compare the manifests and the sizes of files with the lock, and exit with 1 if one differs. rlds verify "
+            "reads every byte.",
+        ),
     ] = False,
     places: Annotated[
         list[str] | None,
@@ -101,7 +106,7 @@ def _check(shell: Shell, syncing: Syncing, wanted: dict[str, LockedDataset]) -> 
     lines = [
         line
         for name, problems in found.items()
-        for line in (f"{name}: {'as locked' if not problems else 'differs'}", *(f"  {text}" for text in problems))
+        for line in (f"{name}: {'as locked' if not problems else 'not as locked'}", *(f"  {text}" for text in problems))
     ]
     return Result(
         {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -16,9 +16,18 @@ LEVELS: tuple[Level, ...] = ("proof", "strong", "hint")
 strong finding is at most a false alarm in 1,000 clean episodes, and a hint at most a false alarm in 50: see docs/audit.md."""
 
 
+_LISTED = 10
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, as in "1 step" and "2,000 steps"."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(episodes: Sequence[int]) -> str:
+    """Return numbers of episodes as text, as in "4, 8, 19": the first ten, and how many more there are."""
+    numbers = ", ".join(f"{one:,}" for one in episodes[:_LISTED])
+    return f"{numbers} and {len(episodes) - _LISTED:,} more" if len(episodes) > _LISTED else numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,11 @@ class LengthControl:
 
     def __str__(self) -> str:
         name = f"{self.check}, {self.key}" if self.key else self.check
-        what = "the score" if self.scored else "being named"
-        text = f"{name}: the rank correlation of {what} with the length of the episodes is {self.correlation:.2f}"
+        what = "score" if self.scored else "being named"
+        text = f"{name}: rank correlation of {what} and length of the episodes {self.correlation:.2f}"
         if self.standing is None:
             return text
-        rest = f"{text}, and without the part that grows with the length, {self.standing:,} of {self.named:,} named episodes stand out"
+        rest = f"{text}; apart from the length, {self.standing:,} of {self.named:,} named still stand out"
         return f"{rest}: the length may be why they are named" if 2 * self.standing < self.named else rest
 
 

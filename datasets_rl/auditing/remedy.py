@@ -32,6 +32,14 @@ that."""
 _LAST = ("fix_signs", "fix_wraps", "fix_ends")
 _REASONS = 3
 _UNITS, _JUMPS = "unit_changes", "joined_episodes"
+_JUMPS_OF = {
+    _UNITS: "the episode is in another unit",
+    "angle_wraps": "an angle jumps by a full turn in the episode",
+    "quaternions": "a quaternion changes its sign in the episode",
+}
+"""Checks of which a correction of values takes the jumps out of an episode, and the jump in words."""
+_SHIFTS = frozenset({"action_shift", "reward_shift"})
+"""Checks that predict values from the states of all episodes."""
 _NO_SEAMS = frozenset({_UNITS, "repeated_seeds"})
 """Checks with findings that no seam can give."""
 _SEAM = 2
@@ -179,8 +187,6 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
     episode is divided. It is neither dropped nor trimmed, and not divided at the same place again: the next audit shows the remaining faults.
     A proof, such as a NaN, and a finding about other rows do not come from the seam, and keep their remedy.
     """
-    units = {episode for finding in findings if finding.check == _UNITS for episode in finding.episodes}
-    findings = [_in_unit(finding, units) for finding in findings]
     seams: dict[int, list[int]] = {}
     # A hint must not keep a surer finding from its remedy, unless that is about the same rows.
     sure = [finding.rows for finding in findings if finding.level != "hint"]
@@ -192,13 +198,32 @@ def without_seams(findings: Sequence[Finding]) -> list[Finding]:
     return [_spared(finding, seams.keys()) if _may_be_seam(finding, rows) else finding for finding in settled]
 
 
-def _in_unit(finding: Finding, units: AbstractSet[int]) -> Finding:
-    """Return a finding that divides no episode in another unit for a jump: the other unit jumps more than others, and at its edges."""
-    if finding.check != _JUMPS or not _divides(finding) or units.isdisjoint(finding.episodes):
-        return finding
-    return replace(
-        finding,
-        remedy="the episode is in another unit, which may be the reason of this finding: audit the result again",
+def doubted(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without the remedies of those for which another finding may be the reason.
+
+    Values in another unit, angles that wrap and quaternions that flip jump inside an episode, which is not divided for that. States in
+    another unit bend the model that predicts the actions of all episodes, so that a shift is no more than a hint.
+    """
+    return [_doubted(finding, findings) for finding in findings]
+
+
+def _doubted(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    if finding.check == _JUMPS and _divides(finding):
+        for other in findings:
+            if other.check in _JUMPS_OF and not set(finding.episodes).isdisjoint(other.episodes) and _corrects(other):
+                return replace(finding, remedy=_again(_JUMPS_OF[other.check]))
+    if finding.check in _SHIFTS and any(one.check == _UNITS and one.key.startswith("observation") for one in findings):
+        return replace(finding, level="hint", remedy=_again("states are in another unit in some episodes"))
+    return finding
+
+
+def _again(reason: str) -> str:
+    return f"{reason}, which may be the reason of this finding: correct that, and audit the result again"
+
+
+def _corrects(finding: Finding) -> bool:
+    return finding.check == _UNITS or (
+        isinstance(finding.remedy, Correction) and finding.remedy.step.startswith("fix_")
     )
 
 

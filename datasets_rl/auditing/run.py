@@ -24,7 +24,7 @@ from datasets_rl.auditing.checks import CHECKS, check_class
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.finding import LEVELS, Audit, Finding
 from datasets_rl.auditing.lengths import LengthControl, control
-from datasets_rl.auditing.remedy import without_seams
+from datasets_rl.auditing.remedy import doubted, without_seams
 from datasets_rl.errors import DatasetsRLError, InvalidArgumentError, join_names
 from datasets_rl.format.manifest import converter_version
 from datasets_rl.format.reader import StoredDataset
@@ -159,7 +159,7 @@ def _audited(data: Data, checks: Sequence[Check], name: str, settings: Settings)
         id=name,
         steps=len(data),
         episodes=len(data.episodes),
-        findings=tuple(without_seams(sorted(findings, key=lambda one: LEVELS.index(one.level)))),
+        findings=tuple(without_seams(sorted(doubted(findings), key=lambda one: LEVELS.index(one.level)))),
         checked=tuple(check.name for check in checks if check.name not in skipped),
         skipped=skipped,
         lengths=tuple(_controls(data, looks, measured, findings)),

@@ -14,10 +14,13 @@ from typing import Any
 from datasets_rl.citing.statement import Statement
 from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.manifest import Manifest, converter_version
+from datasets_rl.format.schema import Field
 from datasets_rl.preprocessing.naming import make_step
 
 _FILES = 5
 """Raw files that are listed. The manifest has all of them."""
+_OF_FINALS = frozenset({"final-observation-unknown", "lerobot-final-unknown"})
+"""Decisions on the observation after the last action, which the manifest counts by itself."""
 _FINDINGS = 20
 """Findings of an audit that are listed."""
 
@@ -81,12 +84,19 @@ def audit_line(statement: Statement) -> str:
 
 
 def decision_lines(manifest: Manifest) -> list[str]:
-    """Return what the conversion decided, each with the number of the steps, episodes or files, a sentence each."""
-    return [f"{one.text.removesuffix('.')} ({one.count:,})" for one in manifest.decisions]
+    """Return what the conversion decided, each with how often, a sentence each."""
+    return [one.sentence for one in manifest.decisions]
 
 
-def missing_line(manifest: Manifest) -> str:
-    """Return how many values after the last action are unknown, in a sentence."""
+def missing_lines(manifest: Manifest) -> list[str]:
+    """Return what is unknown, a sentence each: values after the last action, and what the conversion did not find in the files."""
+    missing = [
+        one for one in manifest.decisions if one.rule.endswith(("-missing", "-unknown")) and one.rule not in _OF_FINALS
+    ]
+    return [_final_line(manifest), *(one.sentence for one in missing)]
+
+
+def _final_line(manifest: Manifest) -> str:
     if not any(field.shared for field in manifest.schema):
         return "No field has a value after the last action of an episode."
     if not manifest.final_unknown:
@@ -144,22 +154,24 @@ def _motivation(statement: Statement) -> Iterator[Answer]:
 
 def _composition(statement: Statement) -> Iterator[Answer]:
     section, manifest = "Composition", statement.manifest
-    fields = [
-        f"{field.name}: {'text' if field.text else field.read_dtype.name}, shape of a step {field.shape}"
-        for field in manifest.schema
-    ]
+    fields = [f"{field.name}: {_values(field)} a step" for field in manifest.schema]
     yield Answer(
         section,
         "content",
         "What do the instances represent, and how many are there?",
         (
             f"{content_line(manifest)}, {manifest.bytes:,} bytes in the stored format of datasets-rl.",
-            *_stated(manifest, "description"),
+            *([statement.description] if statement.description else _stated(manifest, "description")),
+            *(
+                [f"time limit: an episode is truncated after {manifest.time_limit:,} steps"]
+                if manifest.time_limit
+                else []
+            ),
             *_spreads(manifest),
             *fields,
         ),
     )
-    yield Answer(section, "missing values", "Is information missing from instances?", (missing_line(manifest),))
+    yield Answer(section, "missing values", "Is information missing from instances?", tuple(missing_lines(manifest)))
     yield Answer(section, "splits", "Are there recommended data splits?", statement.splits)
     yield Answer(
         section, "known issues", "Are there known errors, noise or redundancies?", tuple(issue_lines(manifest))
@@ -223,7 +235,10 @@ def _distribution(statement: Statement) -> Iterator[Answer]:
         section,
         "publication",
         "Which publications does the source cite for the dataset?",
-        tuple(f"{one.key} in references.bib" for one in statement.citations),
+        (
+            *([f"as the source states: {manifest.citation}"] if manifest.citation else []),
+            *(f"{one.key} in references.bib" for one in statement.citations),
+        ),
         "croissant.json cites the id and the digest",
     )
     date = (
@@ -243,6 +258,15 @@ def _maintenance(statement: Statement) -> Iterator[Answer]:
     digests += [f"locked by {statement.lock}"] if statement.lock else []
     yield Answer(section, "digests", "How are the bytes identified?", tuple(digests))
     yield Answer(section, "maintenance", "Who maintains the dataset, and how are errors corrected?")
+
+
+def _values(field: Field) -> str:
+    """Return what a step of a field is, as in "64 x 64 x 3 values of uint8"."""
+    if field.text:
+        return "a text"
+    shape = [size for size in field.shape if len(field.shape) > 1 or size > 1]
+    count = f"{' x '.join(map(str, shape))} values" if shape else "1 value"
+    return f"{count} of {field.read_dtype.name}"
 
 
 def _stated(manifest: Manifest, *names: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from datasets_rl.citing.answers import (
     decision_lines,
     finding_lines,
     issue_lines,
-    missing_line,
+    missing_lines,
     raw_lines,
     recipe_lines,
 )
@@ -104,7 +104,12 @@ def croissant(
         "@type": "sc:Dataset",
         "conformsTo": [*_CONFORMS],
         "name": statement.id,
-        "description": f"{content_line(manifest)}: transitions for offline reinforcement learning.",
+        "description": " ".join(
+            [
+                *([statement.description] if statement.description else []),
+                f"{content_line(manifest)}: transitions for offline reinforcement learning.",
+            ]
+        ),
         "license": _license(statement),
         **({"url": manifest.homepage} if manifest.homepage else {}),
         "citeAs": _citation(statement),
@@ -208,7 +213,7 @@ def _responsible(statement: Statement) -> dict[str, Any]:
     fields = {
         "rai:dataCollection": f"{content_line(manifest)}.",
         "rai:dataCollectionRawData": "; ".join(raw_lines(manifest)),
-        "rai:dataCollectionMissingData": missing_line(manifest),
+        "rai:dataCollectionMissingData": "; ".join(missing_lines(manifest)),
         "rai:dataPreprocessingProtocol": protocol,
         "rai:dataLimitations": issue_lines(manifest) + finding_lines(statement),
     }

@@ -11,7 +11,7 @@ from datasets_rl.citing.answers import (
     decision_lines,
     finding_lines,
     issue_lines,
-    missing_line,
+    missing_lines,
     open_answers,
     raw_lines,
     recipe_lines,
@@ -54,14 +54,15 @@ def _sentences(statement: Statement) -> Iterator[str]:
     """Yield the sentences, a line each, so that an author can edit and compare them."""
     manifest = statement.manifest
     keys = ",".join(one.key for one in statement.citations)
-    cited = f"~\\cite{{{keys}}}" if keys else ""
-    yield f"The dataset {_code(statement.id)}{cited} holds {latex(content_line(manifest))}."
+    yield f"The dataset {_code(statement.id)} holds {latex(content_line(manifest))}."
+    if keys:  # of the dataset, of a member or of the environment: nobody states which
+        yield f"Publications that the source cites:~\\cite{{{keys}}}."
     yield f"License: {_joined([manifest.license] if statement.is_license_stated else ['not stated'])}."
     if raw := raw_lines(manifest):
         yield f"Source: {_joined(raw)}."
     if decisions := decision_lines(manifest):
         yield f"Alignment: {_joined(decisions)}."
-    yield latex(missing_line(manifest))
+    yield latex(missing_lines(manifest)[0])
     yield f"Preprocessing: {_joined(recipe_lines(manifest)) or 'none'}."
     yield f"Splits: {_joined(statement.splits) or 'none stated'}."
     if statement.shares:

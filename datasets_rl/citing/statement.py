@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,10 +15,12 @@ import numpy as np
 
 from datasets_rl.catalog.citations import Citation, manifest_citations
 from datasets_rl.disk import MANIFEST_FILE
+from datasets_rl.errors import DatasetsRLError
 from datasets_rl.format.manifest import Manifest
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.hub.attached import SPLIT
 from datasets_rl.lockfile.lock import LockedMixture
+from datasets_rl.sources import find
 
 if TYPE_CHECKING:
     from datasets_rl.auditing import Audit
@@ -44,6 +47,8 @@ class Statement:
     """The day on which the version was stored, in UTC, such as 2026-11-28."""
     lock: str = ""
     """The name of the lock that has the dataset. Empty without a lock."""
+    description: str = ""
+    """The description of the whole dataset in the catalog. Empty for derived datasets and for parts."""
 
     @classmethod
     def of(
@@ -76,6 +81,7 @@ class Statement:
             tuple(_shares(name, mixtures)),
             written.date().isoformat(),
             lock,
+            _description(stored.manifest),
         )
 
     @property
@@ -103,6 +109,14 @@ def _splits(stored: StoredDataset) -> Iterator[str]:
     for name, count in sorted(Counter(map(str, values.tolist())).items()):
         episodes = "1 episode has" if count == 1 else f"{count:,} episodes have"
         yield f"{episodes} the split {name}, as the upstream states"
+
+
+def _description(manifest: Manifest) -> str:
+    if manifest.history or manifest.selection:
+        return ""
+    with suppress(DatasetsRLError):  # an id that no catalog has
+        return find(manifest.id).description
+    return ""
 
 
 def _shares(name: str, mixtures: Sequence[LockedMixture]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from datasets_rl.citing.croissant import croissant
 from datasets_rl.citing.datasheet import datasheet
 from datasets_rl.citing.paragraph import PREAMBLE, paragraph
 from datasets_rl.citing.statement import Statement
-from datasets_rl.errors import Argument, Call, InvalidArgumentError, NotADatasetError, Remedy
+from datasets_rl.errors import Argument, Call, IntegrityError, InvalidArgumentError, NotADatasetError, Remedy
+from datasets_rl.format.integrity import check_files
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.hub.attached import CROISSANT_FILE, DATASHEET_FILE, TABLES, TABLES_FOLDER
 from datasets_rl.lockfile.lock import LOCK_FILE, Lock
@@ -71,8 +72,8 @@ def write_statement(
         out/DATASET/croissant.json      Croissant 1.1 with the fields of Responsible AI
         out/DATASET/parquet/            with `tables`: the narrow fields, which croissant.json describes as record sets
 
-    Everything is from the manifests, the lock and an audit of all steps. All files are read once, for their SHA-256. What nobody stated is left open and listed. No
-    network is used.
+    Everything is from the manifests, the lock, the catalog and an audit of all steps. What nobody stated is left open and listed. All files
+    are read for their SHA-256, after a comparison with the digests of the manifest, which the statement states. No network is used.
 
     Args:
         datasets: Ids or folders of stored datasets, files of mixtures, or files of locks, whose datasets must be stored with
@@ -86,6 +87,7 @@ def write_statement(
     Raises:
         InvalidArgumentError: If no dataset is given, or the folder has files.
         UnknownIdError: If a dataset is not stored.
+        IntegrityError: If a file of a dataset is damaged.
         LockMismatchError: If a stored dataset is not the dataset of the lock. The error names the differences.
         DiskFullError: If the disk is full.
         LockedError: If another process writes the same folder.
@@ -162,6 +164,10 @@ def _write(
 ) -> WrittenStatement:
     """Write the folder of a dataset, and add the BibTeX that the dataset cites to the entries, by key."""
     stored = StoredDataset(subject.folder)
+    with report(f"checking {subject.name}", stored.manifest.bytes, unit="B", show=settings.progress) as progress:
+        problems = check_files(stored.folder, progress)
+    if problems:
+        raise IntegrityError(subject.name, problems)
     statement = Statement.of(
         stored.folder,
         subject.name,

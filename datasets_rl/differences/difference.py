@@ -169,7 +169,8 @@ class Difference:
         both = len(self.pairs)
         parts = [f"{_count(both, 'episode')} in both"]
         if both and (different := self.different_fields):
-            parts.append(f"with other values of {_names([one.name for one in different])}")
+            episodes = {episode for one in different for episode in one.episodes}
+            parts.append(f"{len(episodes):,} with other values of {_names([one.name for one in different])}")
         elif both:
             parts.append("with equal values")
         if both and self.uncompared:

@@ -100,6 +100,11 @@ class AppliedDecision:
     count: int = 1
     """Number of affected rows or episodes."""
 
+    @property
+    def sentence(self) -> str:
+        """The decision and how often it was taken, without a full stop, as in "the states were kept (75 times)"."""
+        return f"{self.text.removesuffix('.')} ({'once' if self.count == 1 else f'{self.count:,} times'})"
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

@@ -73,7 +73,7 @@ class StoredDataset:
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._items: dict[str, Items] = {}
         self._whole: dict[str, Any] = {}
-        problems = [*_coverage_problems(self.manifest), *_size_problems(self.folder, self.manifest)]
+        problems = [*_coverage_problems(self.manifest), *size_problems(self.folder, self.manifest)]
         if problems:
             raise IntegrityError(str(self.folder), problems)
         episodes = self.folder / EPISODES_FILE
@@ -342,7 +342,8 @@ def _coverage_problems(manifest: Manifest) -> Iterator[str]:
             yield f"{name} {actual}, but {steps:,} steps of {episodes:,} episodes need {min_bytes:,}"
 
 
-def _size_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
+def size_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield which files of a version are missing, are no files, or have another size than in the manifest. No data is read."""
     for entry in manifest.files:
         path = folder / entry.path
         try:

@@ -36,6 +36,12 @@ def attached_files(folder: Path, manifest: Manifest) -> list[str]:
         InvalidArgumentError: If the folder has no croissant.json, or the document describes other files.
     """
     again = Remedy("{} writes the statement of the dataset", Call("citing.write_statement", manifest.id, out=...))
+    if not (folder / CROISSANT_FILE).exists():
+        within = sorted(path.parent for path in folder.glob(f"*/{CROISSANT_FILE}"))
+        raise InvalidArgumentError(
+            f"{folder} is not the statement of a dataset: there is no {CROISSANT_FILE}",
+            hint=f"name the folder of the dataset there: {' or '.join(map(str, within))}" if within else again,
+        )
     try:
         document: Any = json.loads((folder / CROISSANT_FILE).read_text(encoding="utf-8"))
         version = str(document["version"])

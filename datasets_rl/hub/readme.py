@@ -43,7 +43,7 @@ def dataset_card(manifest: Manifest, repository: str, tables: Sequence[str] = ()
         ("Content", _content_lines(manifest)),
         ("Fields", _field_lines(manifest)),
         ("How it was made", _history_lines(manifest)),
-        ("Decisions of the conversion", [f"- {_text(item.text)} ({item.count:,})" for item in manifest.decisions]),
+        ("Decisions of the conversion", [f"- {_text(item.sentence)}" for item in manifest.decisions]),
         ("Known issues", [f"- {_text(issue)}" for issue in manifest.known_issues]),
         ("Spikes", [f"- {_text(spike)}" for spike in manifest.spikes]),
         ("License", _license_lines(manifest)),
@@ -124,7 +124,7 @@ def _load_lines(repository: str) -> list[str]:
         "",
         "Add `@REVISION` to the address to pin a tag or a commit. Without datasets-rl, open a file by",
         '`numpy.load(path, mmap_mode="r")`. To restore a file that is cut into `chunks/`, concatenate the chunks in order.',
-        "`manifest.json` describes the fields, and has the SHA-256 of every file.",
+        "`manifest.json` describes the fields, and has the size and a digest of every file.",
     ]
 
 

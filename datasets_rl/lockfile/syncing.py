@@ -40,6 +40,7 @@ from datasets_rl.errors import (
 from datasets_rl.format.current import is_dataset
 from datasets_rl.format.integrity import check_files
 from datasets_rl.format.manifest import Manifest, checked_manifest, converter_version
+from datasets_rl.format.reader import size_problems
 from datasets_rl.format.summary import read_document
 from datasets_rl.lockfile.compare import differences, is_locked_content, require_locked
 from datasets_rl.lockfile.inputs import outdated
@@ -49,7 +50,6 @@ from datasets_rl.preprocessing.merge import merged_manifest
 from datasets_rl.preprocessing.naming import make_step
 from datasets_rl.preprocessing.plan import Plan
 from datasets_rl.preprocessing.recipe import Recipe
-from datasets_rl.preprocessing.run import make_result
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
 from datasets_rl.sources import Selection
@@ -122,7 +122,9 @@ class Syncing:
     def check(self, dataset: LockedDataset) -> list[str]:
         """Return how the current version of a dataset differs from the lock. Nothing is changed."""
         try:
-            return differences(dataset, Manifest.read(self._paths(dataset).version))
+            folder = self._paths(dataset).version
+            manifest = Manifest.read(folder)
+            return [*differences(dataset, manifest), *size_problems(folder, manifest)]
         except NotADatasetError:
             return ["the dataset is not stored"]
 
@@ -269,6 +271,8 @@ class Syncing:
 
     def _preprocess(self, dataset: LockedDataset, paths: DatasetPaths) -> None:
         """Apply the recipes of the dataset, the first to the locked inputs, which are made before."""
+        from datasets_rl.preprocessing.run import make_result  # torch, which most syncs do not need
+
         folders = [self._input(dataset, one) for one in dataset.recipes[0].of]
         for number, locked in enumerate(dataset.recipes):
             recipe = _recipe_of(locked, dataset.id)

@@ -24,6 +24,7 @@ from datasets_rl.errors import (
     UnknownIdError,
 )
 from datasets_rl.format.manifest import Manifest
+from datasets_rl.format.reader import size_problems
 from datasets_rl.lockfile.compare import differences, field_text, is_locked_content, selected_part
 from datasets_rl.lockfile.inputs import Inputs, target_of
 from datasets_rl.lockfile.lock import (
@@ -284,13 +285,17 @@ def _has(paths: DatasetPaths, digest: str) -> bool:
 
 
 def version_with(paths: DatasetPaths, digest: str) -> Path | None:
-    """Return the folder of the version of a dataset with these files, the current version first, or None."""
+    """Return the folder of the version of a dataset with these files, the current version first, or None.
+
+    A version that lost a file, or a part of one, does not count. The data is not read.
+    """
     folders = [version.folder for version in reversed(versions_of(paths))]
     with suppress(NotADatasetError, ManifestError):
         folders.insert(0, paths.version)
     for folder in dict.fromkeys(folders):
         with suppress(NotADatasetError, ManifestError):
-            if Manifest.read(folder).files_digest == digest:
+            manifest = Manifest.read(folder)
+            if manifest.files_digest == digest and not any(size_problems(folder, manifest)):
                 return folder
     return None
 

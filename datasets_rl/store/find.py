@@ -377,7 +377,9 @@ def missing_error(dataset: str | Path, paths: DatasetPaths) -> NotADatasetError:
         return NotADatasetError(paths.folder, "it was not made", hint=Remedy("{} makes derived datasets", make))
     if paths.root.name == OWN_SOURCE:
         return _no_data_error(base, paths)
-    return NotADatasetError(paths.folder, "it is not downloaded", hint=Remedy("{}", Call("download", base)))
+    local = sources.path_of_id(base)  # a user who names the files does not know the folder of the home
+    reason = f"the files at {local} are not converted yet" if local else "it is not downloaded"
+    return NotADatasetError(paths.folder, reason, hint=Remedy("{}", Call("download", base)))
 
 
 def _no_data_error(dataset_id: str, paths: DatasetPaths) -> NotADatasetError:

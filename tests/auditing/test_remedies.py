@@ -15,6 +15,8 @@ from datasets_rl import Audit, Finding, Recipe, audit
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.remedy import (
     Correction,
+    align_signs,
+    doubted,
     drop,
     end_by_truncation,
     keep_rows,
@@ -113,6 +115,32 @@ def test_an_episode_that_is_divided_is_not_dropped_and_not_divided_there_again()
     assert str(nan.remedy) == "-t drop_episodes:3,8"
     again = without_seams([joined, found("gap", Correction("split_episodes", ("4/31",)))])
     assert again[1].remedy == "episode 4 is divided there after another finding"
+
+
+def of(check, remedy, *episodes, key=""):
+    return replace(found(check, remedy), episodes=episodes, key=key)
+
+
+def test_an_episode_whose_angle_wraps_or_quaternion_flips_is_not_divided_where_it_jumps():
+    wraps = of("angle_wraps", unwrap("observation", [0], 360.0, [0.0]), 4)
+    flips = of("quaternions", align_signs("observation", 3), 5)
+    norms = of("quaternions", drop([6]), 6)
+    jumps = [of("joined_episodes", Correction("split_episodes", (f"{one}/30",)), one) for one in (4, 5, 6)]
+    *others, wrapped, flipped, jumped = doubted([wraps, flips, norms, *jumps])
+
+    assert others == [wraps, flips, norms]
+    assert wrapped.remedy.startswith("an angle jumps by a full turn in the episode, which may be the reason")
+    assert flipped.remedy.startswith("a quaternion changes its sign in the episode, which may be the reason")
+    assert jumped == jumps[2]
+
+
+def test_actions_seem_shifted_where_the_states_of_some_episodes_are_in_another_unit():
+    shifted = of("action_shift", shift("action", 2, [1, 2]), 1, 2, key="action")
+    of_states, of_actions = (of("unit_changes", scale(key, 0.1, [8]), 8, key=key) for key in ("observation", "action"))
+
+    assert doubted([shifted, of_actions])[0] == shifted
+    assert (doubted([shifted, of_states])[0].level, doubted([shifted, of_states])[1]) == ("hint", of_states)
+    assert "states are in another unit in some episodes" in doubted([shifted, of_states])[0].remedy
 
 
 def test_a_hint_of_a_seam_keeps_no_surer_finding_from_its_remedy():

@@ -132,7 +132,10 @@ def test_the_fields_of_responsible_ai_are_those_that_are_known(stored, tmp_path,
     assert document["conformsTo"][0] == "http://mlcommons.org/croissant/1.1"
     assert metadata.license == ["https://spdx.org/licenses/MIT"]
     assert metadata.version == f"0.0.0+{written.statement.manifest.files_digest[:12]}"
-    assert metadata.data_collection_missing_data == "The observation after the last action of each episode is known."
+    assert metadata.data_collection_missing_data == (
+        "The observation after the last action of each episode is known.; the file does not store the info after the last step of a "
+        "trajectory (75 times)"
+    )
     assert metadata.data_collection_raw_data.startswith("1 raw file, 482,907 bytes; pendulum.hdf5 (sha256 28713bb0")
     assert [one[:20] for one in metadata.data_preprocessing_protocol] == [
         "row i of the file is",

@@ -19,7 +19,7 @@ from datasets_rl import Recipe, downloading, preprocess
 from datasets_rl.citing import write as writing
 from datasets_rl.citing import write_statement
 from datasets_rl.citing.paragraph import latex
-from datasets_rl.errors import InvalidArgumentError, LockMismatchError, NotADatasetError
+from datasets_rl.errors import IntegrityError, InvalidArgumentError, LockMismatchError, NotADatasetError
 from datasets_rl.lockfile import Lock, write_lock
 from datasets_rl.settings import Settings
 
@@ -111,6 +111,48 @@ def test_what_nobody_states_is_left_open_and_listed(lonely, tmp_path):
     assert [line[2:].partition(":")[0] for line in listed.splitlines() if line.startswith("- ")] == topics
     assert sheet.count("**Open.**") == len(topics)
     assert '- license: croissant.json has the text "not stated"\n' in listed
+
+
+def test_the_datasheet_of_the_demo_has_what_the_catalog_and_the_files_state(stored, tmp_path):
+    ((one,), text) = stated(tmp_path / "out", "demo/pendulum", audited=False, settings=stored)
+    sheet = (one.folder / "datasheet.md").read_text()
+    missing = sheet.partition("**Is information missing")[2].partition("**Are there recommended")[0]
+
+    assert (
+        "- A pendulum is swung up and held upright. A random, a weak and a good policy took 25 episodes each." in sheet
+    )
+    assert "- observation: 3 values of float32 a step\n- action: 1 value of float32 a step\n" in sheet
+    assert "- time limit: an episode is truncated after 200 steps\n" in sheet
+    assert "- as the source states: The datasets-rl authors, rolled out in Gymnasium" in sheet
+    assert "- the file does not store the info after the last step of a trajectory (75 times)\n" in missing
+    assert r"was taken from next\_observations (75 times);" in text
+    # The paper is on the environment: it does not present the dataset.
+    assert "The dataset \\texttt{demo/pendulum} holds 15,000 steps" in text
+    assert "Publications that the source cites:~\\cite{towers2024gymnasium}.\n" in text
+    description = json.loads((one.folder / "croissant.json").read_text())["description"]
+    assert description.startswith("A pendulum is swung up")
+
+
+def test_a_damaged_dataset_is_refused_and_nothing_is_written(lonely, tmp_path):
+    (rows,) = lonely.rglob("rows.npy")
+    damaged = bytearray(rows.read_bytes())
+    damaged[-3] ^= 1
+    rows.write_bytes(damaged)
+
+    with pytest.raises(IntegrityError, match=r"rows\.npy has the digest"):
+        write_statement(lonely, out=tmp_path / "out", audited=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_derived_dataset_and_a_part_do_not_have_the_description_of_the_whole(stored, tmp_path):
+    settings = replace(stored, home=tmp_path / "home")
+    shutil.copytree(stored.home, settings.home)
+    preprocess("demo/pendulum", Recipe.inline(["keep_top_returns:20"]), name="best", settings=settings)
+    ((one,), _) = stated(tmp_path / "out", "demo/pendulum@best", audited=False, settings=settings)
+
+    assert "25 episodes each" not in (one.folder / "datasheet.md").read_text().replace(
+        "file itself, 25 episodes each", ""
+    )
 
 
 def test_findings_of_the_audit_and_missing_states_are_stated(lonely, tmp_path):

@@ -47,6 +47,17 @@ def test_a_finding_names_the_fault_the_episode_and_the_step_that_corrects_it(rld
     assert "    remedy: -t drop_episodes:7" in out
 
 
+def test_the_printed_command_applies_a_remedy_and_the_result_has_no_finding(rlds, broken, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    broken = broken.rename(tmp_path / "my données")
+    ran = rlds("audit", broken, "--checks", "not_finite")
+    (line,) = [line for line in ran.err.splitlines() if line.endswith(" applies one remedy")]
+    assert "rows over all episodes. A result has other numbers" in ran.err
+
+    assert rlds(*shlex.split(line)[1:-3]).code == 0
+    assert "no findings" in rlds("audit", "./corrected", "--checks", "not_finite").out
+
+
 def test_what_the_length_of_episodes_has_to_do_with_what_is_named_is_a_line(rlds, broken):
     checks = ["--checks", "not_finite,duplicate_episodes"]
     lines = [line for line in rlds("audit", broken, *checks).out.splitlines() if line.startswith("  length: ")]
@@ -54,7 +65,7 @@ def test_what_the_length_of_episodes_has_to_do_with_what_is_named_is_a_line(rlds
     of_nan, of_copies = sorted(found["lengths"], key=lambda one: one["check"], reverse=True)
 
     assert [line.split(":")[1].strip() for line in lines] == ["not_finite, action", "duplicate_episodes"]
-    assert lines[0].endswith("1 of 1 named episodes stand out")
+    assert lines[0].endswith("apart from the length, 1 of 1 named still stand out")
     assert (of_nan["named"], of_nan["standing"], of_nan["scored"]) == (1, 1, True)
     assert (of_copies["named"], of_copies["standing"], of_copies["scored"]) == (2, None, False)
     assert any(
@@ -75,6 +86,14 @@ def test_the_json_document_has_the_findings_with_evidence_and_steps(rlds, broken
     assert finding["episodes"] == [3, 7]
     assert finding["remedy"] == "-t drop_episodes:7"
     assert finding["step"] == {"use": "drop_episodes", "numbers": [7]}
+
+
+def test_two_folders_of_one_id_are_told_apart_in_the_document(rlds, broken, tmp_path):
+    copy = shutil.copytree(broken, tmp_path / "copy")
+    ran = rlds("audit", broken, copy, "--json", "--checks", "not_finite")
+
+    assert [one["id"] for one in ran.json["datasets"]] == [str(broken), str(copy)]
+    assert "rlds preprocess DATASET -t STEP --out corrected applies a remedy" in ran.err
 
 
 def test_markdown_is_a_table_for_a_pull_request(rlds, broken):
@@ -199,6 +218,10 @@ def test_the_commands_that_an_audit_prints_correct_the_dataset(rlds, broken, tmp
     assert Manifest.read(tmp_path / "corrected").episodes == 8
     assert audit(tmp_path / "corrected", checks=["not_finite", "duplicate_episodes"]).findings == ()
     assert rlds("audit", "corrected", *only).err == ""
+    assert words_of(rlds("audit", "my set", "--remedies", "again.toml", *only).err.partition("then ")[2])[-2:] == [
+        "--out",
+        "corrected2",
+    ]
 
 
 def test_the_remedies_are_a_recipe_that_corrects_the_dataset_and_keeps_the_reasons(rlds, broken, tmp_path):

@@ -25,7 +25,7 @@ def test_a_difference_is_summarized_shown_with_its_place_and_exits_with_1(rlds, 
     ran = rlds("diff", DEMO, f"{DEMO}@norm")
     lines = ran.out.splitlines()
     assert ran.code == 1
-    assert lines[0].startswith("different: 75 episodes in both, with other values of observation, 2 changes")
+    assert lines[0].startswith("different: 75 episodes in both, 75 with other values of observation, 2 changes")
     assert any(line.startswith("observation\t15,075 of 15,075\t45,225\t75\t") for line in lines)
     assert any("episode 0, step 0 [0]: 0.1879 -> -0.08493" in line for line in lines)
     assert any(line.startswith("observation, before\t0.2529 ") for line in lines)

@@ -131,6 +131,17 @@ def test_a_file_is_named_as_the_user_names_it(rlds, tmp_path, monkeypatch):
     assert (ran.code, ran.json["id"], ran.json["uninformative"], ran.json["searched"]) == (12, "flat.hdf5", 4, 1)
 
 
+@pytest.mark.usefixtures("stored")
+def test_a_copied_folder_is_named_as_the_user_names_it(rlds, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(home / "demo" / "pendulum", "my données")
+
+    ran = rlds("identify", "./my données")
+
+    assert ran.code == 0
+    assert ran.out.startswith("75 of 75 episodes of ./my données are in 1 dataset")
+
+
 def test_an_index_that_cannot_be_kept_is_named(rlds, copied):
     copied.mkdir(parents=True)
 

@@ -74,7 +74,7 @@ def test_sync_compares_makes_and_refuses_with_the_documented_codes(rlds, project
     ran = rlds("sync", "--check")
     assert (ran.code, ran.out) == (
         1,
-        "demo/pendulum: as locked\ndemo/pendulum@best: differs\n  the dataset is not stored\n",
+        "demo/pendulum: as locked\ndemo/pendulum@best: not as locked\n  the dataset is not stored\n",
     )
     ran = rlds("sync", "--locked")
     assert (ran.code, ran.out.splitlines()[0]) == (0, str(next((home / "demo" / "pendulum").glob("0001-*"))))

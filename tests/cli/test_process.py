@@ -47,6 +47,20 @@ def test_commands_that_only_print_import_no_slow_module(process_env, words):
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.usefixtures("stored")
+def test_a_lock_and_a_sync_of_what_is_stored_import_no_torch(process_env, tmp_path):
+    program = (
+        "import sys; from datasets_rl.cli.app import main;"
+        "codes = main(['lock', 'demo/pendulum', '-o', 'rlds.lock']), main(['sync', 'rlds.lock']), main(['sync', '--check', 'rlds.lock']);"
+        "print(codes, [name for name in ('torch', 'tensordict') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=process_env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "(0, 0, 0) []"
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("stored")
 def test_the_opening_time_does_not_include_the_import_of_torch(process_env):

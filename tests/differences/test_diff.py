@@ -64,6 +64,7 @@ def test_one_other_value_is_found_with_its_place(tmp_path, before, key, step, el
     found = diff(before, write_dataset(tmp_path / "after", episodes).folder)
     one = field_of(found, ".".join(key))
     assert not found.equal
+    assert found.summary.startswith("different: 8 episodes in both, 1 with other values of ")
     assert (one.steps, one.values, one.episodes) == (1, 1, (3,))
     assert one.first is not None
     assert (one.first.episodes, one.first.step, one.first.element) == ((3, 3), step, (element,))

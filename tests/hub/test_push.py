@@ -120,6 +120,8 @@ def test_the_card_has_valid_front_matter_counts_and_the_citation(hub, pendulum):
     assert "15,000 steps of 75 episodes" in card
     assert "| `observation` | float32 | [3] |" in card
     assert 'load("hf://me/pendulum"' in card
+    assert "- the file does not store the info after the last step of a trajectory (75 times)\n" in card
+    assert "SHA-256 of every file" not in card  # the digests of the manifest are those of ranges of 256 KiB
     assert "@article{towers2024gymnasium," in card
 
 
@@ -172,6 +174,9 @@ def test_a_statement_of_other_files_is_not_published(hub, pendulum, tmp_path):
     for folder, problem in ((written.folder, "has the version 0.0.0.000000000000"), (tmp_path, "is not the statement")):
         with pytest.raises(InvalidArgumentError, match=problem):
             push(pendulum, "hf://me/pendulum", statement=folder)
+    with pytest.raises(InvalidArgumentError, match="there is no croissant") as caught:
+        push(pendulum, "hf://me/pendulum", statement=written.folder.parent)
+    assert str(written.folder) in str(caught.value)
     assert not hub.branches
 
 

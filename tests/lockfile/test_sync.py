@@ -36,6 +36,7 @@ from datasets_rl.errors import (
 )
 from datasets_rl.lockfile import Lock, sync, syncing, write_lock
 from datasets_rl.lockfile.syncing import Syncing
+from datasets_rl.preprocessing import run as preprocessing_run
 from datasets_rl.settings import Settings
 from datasets_rl.store import dataset_paths, remove, version_folder, versions_of
 
@@ -242,6 +243,27 @@ def test_another_download_is_replaced_and_stays_as_a_version():
 
     assert digest(address) == before
     assert {version.manifest.files_digest for version in versions_of(dataset_paths(address))} == {before, other}
+
+
+@pytest.mark.parametrize("lost", ["a file", "the end of a file"])
+def test_a_version_that_lost_data_is_not_as_locked_and_is_made_again(lost):
+    download("demo/pendulum")
+    lock = write_lock("demo/pendulum").lock
+    rows = version_folder(dataset_paths("demo/pendulum").folder) / "rows.npy"
+    rows.write_bytes(rows.read_bytes()[:1000])
+    if lost == "a file":
+        rows.unlink()
+
+    (problem,) = Syncing(lock, Settings.from_env()).check(lock.datasets[0])
+    (made,) = sync()
+
+    expected = (
+        "rows.npy is missing" if lost == "a file" else "rows.npy is 1,000 bytes, expected a file of 600,488 bytes"
+    )
+    assert (problem, made.origin) == (expected, "downloaded")
+    assert Syncing(lock, Settings.from_env()).check(lock.datasets[0]) == []
+    assert load("demo/pendulum", lock=True).stored.folder == made.folder
+    assert len(versions_of(dataset_paths("demo/pendulum"))) == 2
 
 
 def test_a_flipped_byte_of_the_upstream_is_refused_and_nothing_is_stored(home):
@@ -594,15 +616,15 @@ def test_what_another_process_has_just_made_is_not_made_a_second_time(home, tmp_
     write_lock("demo/pendulum@best")
     home("other")
     places = [tmp_path / "home"] if way == "copy" else []
-    name = {"recipe": "make_result", "copy": "require_locked"}[way]
-    real = getattr(syncing, name)
+    module, name = {"recipe": (preprocessing_run, "make_result"), "copy": (syncing, "require_locked")}[way]
+    real = getattr(module, name)
 
     def with_another_process(*args, **options):
-        monkeypatch.setattr(syncing, name, real)
+        monkeypatch.setattr(module, name, real)
         sync(places=places)
         return real(*args, **options)
 
-    monkeypatch.setattr(syncing, name, with_another_process)
+    monkeypatch.setattr(module, name, with_another_process)
     if way == "copy":
         monkeypatch.setattr(syncing, "holding", lambda *_, **__: nullcontext())  # a file system without locks
     (made,) = sync(places=places)

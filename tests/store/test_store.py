@@ -309,6 +309,8 @@ def test_a_missing_dataset_is_an_error_with_the_command_that_creates_it():
     with pytest.raises(NotADatasetError, match="it is not downloaded") as caught:
         locate(ID)
     assert caught.value.hint == "datasets_rl.download('demo/pendulum')"
+    with pytest.raises(NotADatasetError, match=r"the files at /data/arm are not converted yet"):
+        locate("url/file/data/arm")
     with pytest.raises(NotADatasetError, match="it was not made"):
         load(f"{ID}@none")
     with pytest.raises(UnknownIdError):

@@ -12,7 +12,7 @@ from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
 from datasets_rl.auditing.dynamics import Dynamics
-from datasets_rl.auditing.finding import Finding, Level
+from datasets_rl.auditing.finding import Finding, Level, listed
 from datasets_rl.auditing.remedy import drop, dropped_by_shift, shift, shift_episode
 from datasets_rl.ted.keys import Key
 
@@ -66,9 +66,8 @@ def whole_dataset(check: str, fitted: Alignment, name: str) -> Iterator[Finding]
         check,
         # A robot can act late, but not early.
         "strong" if lag > 0 else "hint",
-        f"{name} is stored {_steps(lag)} in most episodes: of the value {abs(lag)} step{'s' * (abs(lag) > 1)} "
-        f"{'later' if lag > 0 else 'earlier'} the states before and after a step leave {left:.1%} of the variance unexplained, and of "
-        f"the value of the step itself {now:.1%}{dropped_by_shift(lag)}",
+        f"{name} is stored {_steps(lag)} in most episodes: the states before and after a step explain {1 - left:.1%} of the variance of "
+        f"the value {_away(lag)}, and {1 - now:.1%} of that of the value of the step itself{dropped_by_shift(lag)}",
         evidence={"steps": lag, "unexplained": float(left), "unexplained_now": float(now)},
         remedy=shift(name, lag),
         key=name,
@@ -97,9 +96,9 @@ def single_episodes(
             check,
             # A half of an episode has few steps, and a drift fits best at the furthest lag.
             ("hint" if one.times < _CLEARLY or abs(one.lag) >= REACH else of_halves) if one.part else "strong",
-            f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: at this "
-            f"distance the error of the prediction from the states is {one.times:.1f} times smaller than without, unlike in the other "
-            "episodes",
+            f"{name} is stored {_steps(one.lag)} {_PARTS[one.part].format(one.episode)}, rows {place[0]:,} to {place[1] - 1:,}: the states "
+            f"before and after a step predict the value {_away(one.lag)} with an error {one.times:.1f} times smaller than the value of the step "
+            "itself, unlike in the other episodes",
             episodes=(one.episode,),
             rows=(place,),
             evidence={"steps": one.lag, "times": one.times},
@@ -113,8 +112,9 @@ def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Findi
     return Finding(
         check,
         "strong" if lag > 0 else "hint",
-        f"{name} is stored {_steps(lag)} in {'' if whole else 'a half of each of '}{len(named):,} of {episodes:,} episodes, first in episode "
-        f"{named[0]:,}, against the other episodes: at this distance the states fit better than without{dropped_by_shift(lag * whole)}",
+        f"{name} is stored {_steps(lag)} in {'' if whole else 'a half of each of '}{len(named):,} of {episodes:,} episodes ({listed(named)}), against "
+        f"the other episodes: the states before and after a step predict the value {_away(lag)} better than the value of the step itself"
+        f"{dropped_by_shift(lag * whole)}",
         episodes=named,
         evidence={"steps": lag, "episodes": len(named)},
         remedy=shift(name, lag, named) if whole else drop(named),
@@ -124,3 +124,7 @@ def _many(check: str, episodes: int, found: Sequence[Shift], name: str) -> Findi
 
 def _steps(lag: int) -> str:
     return f"{abs(lag)} step{'s' * (abs(lag) > 1)} {'late' if lag > 0 else 'early'}"
+
+
+def _away(lag: int) -> str:
+    return f"{abs(lag)} step{'s' * (abs(lag) > 1)} {'later' if lag > 0 else 'earlier'}"

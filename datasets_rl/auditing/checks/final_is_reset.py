@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, listed
 from datasets_rl.ted.keys import Key
 
 _MARGIN = 1.25
@@ -55,12 +55,12 @@ class FinalIsReset(Check):
         yield Finding(
             self.name,
             "strong",
-            f"the observation after the last action of {len(found):,} of {len(table):,} episodes, first episode {found[0]:,}, is the first "
+            f"the observation after the last action of {len(found):,} of {len(table):,} episodes ({listed(found.tolist())}) is the first "
             "observation of the next episode, and unlike what an action leads to",
             episodes=tuple(found[:_NAMED].tolist()),
             rows=tuple((int(stop) - 1, int(stop)) for stop in table.stops[found[:_NAMED]]),
             evidence={"episodes": len(found), "times_usual": float(np.median(jump[found]))},
-            remedy="store these episodes without a final observation, which then counts as unknown",
+            remedy=f"store these episodes ({listed(found.tolist())}) without a final observation, which then counts as unknown",
         )
 
 

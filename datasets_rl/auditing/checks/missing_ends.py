@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding, counted
+from datasets_rl.auditing.finding import Finding, counted, listed
 from datasets_rl.ted.keys import NEXT_REWARD, NEXT_TERMINATED, Key
 
 _FEWEST = 3
@@ -72,13 +72,13 @@ class MissingEnds(Check):
             yield Finding(
                 self.name,
                 "strong",
-                f"{len(episodes):,} of {counted(len(short), 'episode')}, first episode {episodes[0]:,}, "
+                f"{len(episodes):,} of {counted(len(short), 'episode')} ({listed(episodes)}) "
                 f"{'ends early and is' if len(episodes) == 1 else 'end early and are'} not marked as terminated, and a terminal state seems to be "
                 f"the end: {why}",
                 episodes=tuple(episodes[:_NAMED]),
                 rows=tuple((int(stop) - 1, int(stop)) for stop in data.episodes.stops[episodes[:_NAMED]]),
                 evidence={"episodes": len(episodes), "terminated": int(data.last_terminated.sum())},
-                remedy="set next.terminated in the last step of these episodes before you store the dataset",
+                remedy=f"set next.terminated in the last step of these episodes ({listed(episodes)}) before you store the dataset",
                 key=data.field(key).name,
             )
 

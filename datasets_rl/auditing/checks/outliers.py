@@ -59,12 +59,13 @@ class Outliers(Check):
             row = int(measures["row"][episode])
             values = data.take(key, np.array([row]))
             element = int(np.nan_to_num(_distances(data, key, values)[0], posinf=0).argmax())
-            value, limits = float(values[0, element]), middle[element] + reach[:, element]
+            value = float(values[0, element])
+            limits, usual = (middle[element] + reach[:, element] / part for part in (1, _DISTANCE))
             yield Finding(
                 self.name,
                 "strong",
-                f"{data.element(key, element)} is {value:g} in row {row:,} of episode {episode:,}: values up to {_DISTANCE:g} times as far from "
-                f"the median as usual would be between {limits[0]:g} and {limits[1]:g}",
+                f"{data.element(key, element)} is {value:g} in row {row:,} of episode {episode:,}, more than {_DISTANCE:g} times as far from "
+                f"the median as nearly all other values, which are between {usual[0]:g} and {usual[1]:g}",
                 episodes=(episode,),
                 rows=((row, row + 1),),
                 evidence={"value": value, "low": float(limits[0]), "high": float(limits[1])},

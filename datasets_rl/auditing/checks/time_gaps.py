@@ -74,11 +74,11 @@ class TimeGaps(Check):
                 step, row = float(measures[extreme][episode]), int(measures[place][episode])
                 begins_again = kind == "backward" and _begins_again(data, key, episode, row)
                 what = (
-                    f"{name} has {counted(count, 'gap')} in episode {episode:,}: between the rows {row:,} and {row + 1:,} are {step:g}, "
-                    f"{step / usual:.1f} times the usual {usual:g}: frames are missing"
+                    f"{name} has {counted(count, 'gap')} in episode {episode:,}: from row {row:,} to row {row + 1:,} it grows by {step:g}, "
+                    f"{step / usual:.1f} times as much as usual, {usual:g}: frames are missing"
                     if kind == "gaps"
-                    else f"{name} does not grow in {counted(count, 'step')} of episode {episode:,}, most of all between the rows {row:,} and "
-                    f"{row + 1:,}, by {step:g} in place of {usual:g}"
+                    else f"{name} {'falls' if step < 0 else 'stands still'} in {counted(count, 'step')} of episode {episode:,}: from row {row:,} to row "
+                    f"{row + 1:,} it changes by {step:g} in place of {usual:g}"
                     f"{': the clock begins again there, as if two recordings were joined' if begins_again else ''}"
                 )
                 yield Finding(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets_rl.auditing.base import Check, Measures
 from datasets_rl.auditing.block import PARTS, Block
 from datasets_rl.auditing.data import Data
-from datasets_rl.auditing.finding import Finding
+from datasets_rl.auditing.finding import Finding, listed
 from datasets_rl.auditing.groups import two_groups
 from datasets_rl.auditing.remedy import drop, scale
 from datasets_rl.ted.keys import Key
@@ -21,6 +21,10 @@ _UNITS = {
     "a factor of 10": 10.0,
     "a factor of 100": 100.0,
     "a factor of 1,000": 1000.0,
+}
+_CAUSES = {
+    "degrees and radians": "the unit may be another, as between degrees and radians",
+    "0 to 255 and 0 to 1": "the range may be another, as between 0 to 255 and 0 to 1",
 }
 _NEAR = 1.6
 _USUAL = 0.85
@@ -130,11 +134,11 @@ class UnitChanges(Check):
         if even and abs(abs(ratio) - np.log(_UNITS[unit])) < np.log(_NEAR):
             target = float(np.copysign(np.log(_UNITS[unit]), ratio))
             found = {episode: spans.of(episode, target) for episode in smaller.tolist()}
-            for all_rows, part in ((True, ""), (False, "a part of each of ")):
+            for all_rows, part in ((True, ""), (False, "a part of ")):
                 named = tuple(episode for episode, (_, whole) in found.items() if whole == all_rows)
                 if not named:
                     continue
-                where = f"in {part}{len(named):,} of {len(sizes):,} episodes, from episode {named[0]:,} to episode {named[-1]:,}"
+                where = f"in {part}{len(named):,} of {len(sizes):,} episodes ({listed(named)})"
                 places = () if all_rows else tuple(found[episode][0] for episode in named)
                 yield self._finding(data, key, float(np.exp(ratio)), unit, where, named, places, all_rows=all_rows)
 
@@ -155,7 +159,7 @@ class UnitChanges(Check):
         return Finding(
             self.name,
             "strong",
-            f"{name} is {times:.3g} times as large as usual {where}: the unit may be another, as between {unit}",
+            f"{name} is {times:.3g} times as large as usual {where}: {_CAUSES.get(unit, 'the unit may be another')}",
             episodes=episodes,
             rows=rows,
             evidence={"times": times, "unit": unit},

@@ -72,8 +72,8 @@ class VideoLag(Check):
         return Finding(
             self.name,
             "strong" if sure else "hint",
-            f"{where}, the images of {name} are about {abs(lag)} steps {side} the states: what the images show has an error {times:.1f} "
-            f"times as large for the states of the same step as for the states of that step{dropped}",
+            f"{where}, the images of {name} are about {abs(lag)} steps {side} the states: they fit the states of {abs(lag)} steps "
+            f"{'earlier' if lag < 0 else 'later'} {times:.1f} times better than the states of their own step{dropped}",
             episodes=() if episode is None else (episode,),
             evidence={"steps": lag, "times": times},
             remedy=remedy,

@@ -300,6 +300,7 @@ def test_a_finding_leads_to_its_step_beside_a_usual_episode(page, stored):
         assert "<b>the same image</b>" in text  # a text, not markup
         assert "-t drop_episodes:1" in text
         assert "the whole dataset" in text
+        assert text.index("Findings of the audit") < text.index("Rewards and actions")
         page.click("section table a[href*='?t=2']:not([href*='/1/0/'])")
         page.wait("return location.hash.startsWith('#/episode/0/1') && location.hash.includes('t=2')")
         page.wait("return document.querySelector('figure img')")
@@ -576,4 +577,6 @@ def test_a_pair_of_episodes_fits_a_phone(page, compared, tmp_path):
 def test_the_exported_file_shows_a_pair_of_episodes(page, compared, tmp_path):
     file = tmp_path / "report.html"
     file.write_bytes(report_page(compared))
+    page.open(file.as_uri())
+    page.has_text("1 of 2 differ")  # what was asked for comes first
     check_pair(page, file.as_uri())

@@ -430,11 +430,11 @@ async function showOverview() {
       report ? h("p", { class: "notice" }, "This is a report: it has the distributions, and the episodes with the greatest, the middle and the least returns" + (datasets.some((one) => one.findings) ? ", and episodes of findings" : "") + (overview.paired ? ", and the first pairs of episodes that differ." : ".")) : null,
       datasets.some((one) => one.share !== null) ? h("p", { class: "quiet small" }, "Members as they are stored, before the transforms of the mixture.") : null,
       single ? tiles(single, ends[0]) : comparison(ends)),
+    ...datasets.map((dataset, index) => findings(dataset, index)).filter(Boolean),
     ...(await Promise.all(datasets.map(firstFrames))).flat(),
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Episodes"), h("span", { class: "quiet small" }, "from all episodes"), legend()), episodesBox),
     h("section", {}, h("div", { class: "section-head" }, h("h2", {}, "Rewards and actions"), note, legend()), stepsBox),
     ...(others.length ? [h("section", {}, fieldPicker(others, otherBox), otherBox)] : []),
-    ...datasets.map((dataset, index) => findings(dataset, index)).filter(Boolean),
     ...datasets.map((dataset, index) => about(dataset, index))] };
 }
 
@@ -493,7 +493,7 @@ function findings(dataset, index) {
   const rows = found.rows.map((row) => h("tr", {}, h("td", {}, row.level), h("td", { class: "mono" }, row.check), h("td", {}, row.message), h("td", {}, link(row)), h("td", { class: row.remedy.startsWith("-t ") ? "mono" : "" }, row.remedy)));
   return h("section", {}, h("div", { class: "section-head" }, h("h2", {}, overview.datasets.length > 1 ? `Findings of the audit of ${dataset.id}` : "Findings of the audit"),
     h("span", { class: "quiet small" }, found.total > rows.length ? `${number(rows.length)} of ${number(found.total)}` : plural(found.total, "finding"))),
-    rows.length ? [h("p", { class: "quiet small" }, "Episodes and rows are numbered from 0. A proof follows from the values alone, a strong finding is rarely wrong, and a hint is worth a look. A remedy that begins with -t is a step of preprocessing, which makes a new dataset."),
+    rows.length ? [h("p", { class: "quiet small" }, "Episodes and rows are numbered from 0, rows over all episodes. A proof follows from the values alone, a strong finding is rarely wrong, and a hint is worth a look. A remedy that begins with -t is an option of rlds preprocess, which makes a new dataset with other numbers: apply several remedies in one command."),
       h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Level", "Check", "Finding", "Where", "Remedy"].map((name) => h("th", {}, name)))), h("tbody", {}, rows)))]
       : h("p", { class: "quiet" }, "No check found anything."));
 }
@@ -504,7 +504,7 @@ function about(dataset, index) {
     ["Score", dataset.score ? `0 is a return of ${number(dataset.score.low)}, 1 is ${number(dataset.score.high)}: ${dataset.score.origin}` : null],
     ["Known issues", list(dataset.known_issues)],
     ["Spikes", list(dataset.spikes)],
-    ["Conversion", list(dataset.decisions.map((one) => `${one.text} (${number(one.count)})`))],
+    ["Conversion", list(dataset.decisions.map((one) => `${one.text} (${one.count === 1 ? "once" : `${number(one.count)} times`})`))],
     ["License", dataset.license], ["Citation", dataset.citation],
     ["Homepage", dataset.homepage ? h("a", { href: dataset.homepage, rel: "noreferrer noopener", target: "_blank" }, dataset.homepage) : null],
   ].filter(([, value]) => value);
@@ -1010,6 +1010,7 @@ async function start() {
   document.getElementById("brand").textContent = names.length > 2 ? plural(names.length, "dataset") : names.join(" · ");
   document.getElementById("nav-pairs").hidden = !overview.paired;
   addEventListener("hashchange", show);
+  if (overview.paired && !location.hash) history.replaceState(null, "", "#/pairs"); // a comparison was asked for
   await show();
 }
 
