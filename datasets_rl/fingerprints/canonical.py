@@ -60,7 +60,9 @@ def fine_rows(values: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.bo
         numbers: The numbers of the rows, [m].
     """
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
-    if rows.dtype.kind != "f" or not rows.shape[1]:
+    if not rows.shape[1] or (rows.dtype.kind != "f" and rows.shape[1] < PACKED):
+        return np.zeros(len(numbers), np.bool_)
+    if rows.dtype.kind != "f":
         return _are_bytes(rows[numbers])
     fine = _are_fine(rows[numbers, 0])
     others = np.flatnonzero(~fine)  # the first element decides for most rows

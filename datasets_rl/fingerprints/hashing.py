@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+CHAIN = np.uint64(29)
+"""How far `chained` shifts hashes."""
 
 
 def mixed(words: Words) -> Words:
@@ -44,4 +46,4 @@ def dot(words: Words) -> Words:
 def chained(hashes: Any, words: Any) -> Any:
     """Return the hash of sequences, given the hashes of the words before, and the last word of each."""
     hashes = (hashes ^ words) * FIRST
-    return hashes ^ (hashes >> np.uint64(29))
+    return hashes ^ (hashes >> CHAIN)

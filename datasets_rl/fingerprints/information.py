@@ -72,10 +72,18 @@ class Information:
         self._fields, self._signs = self._fields[continued], self._signs[continued]
         self._counted *= wanted[:, 0]
         bits = np.where(enough, EVIDENCE_BITS, 0)
-        left = np.flatnonzero(wanted.any(axis=1))
+        left, counted = np.flatnonzero(wanted.any(axis=1)), np.flatnonzero(wanted.any(axis=0))
         if len(left):
-            rest = self._count(digests[left], [fields[number] for number in left.tolist()], left, wanted[left], runs)
-            bits[left] = np.where(enough[left], EVIDENCE_BITS, np.minimum(rest, EVIDENCE_BITS))
+            first, stop = int(counted[0]), int(counted[-1]) + 1
+            rows, part = runs.rows(first, stop), runs.part(first, stop)
+            rest = self._count(
+                digests[left, rows],
+                [fields[number].part(rows, part) for number in left.tolist()],
+                left,
+                wanted[left, first:stop],
+                part,
+            )
+            bits[left, first:stop] = np.where(enough[left, first:stop], EVIDENCE_BITS, np.minimum(rest, EVIDENCE_BITS))
         self._enough = enough[:, -1] & (runs.open > 0)
         return bits
 
@@ -157,6 +165,12 @@ class _Field:
         self._numbers, self._last, self._runs = numbers, last, runs
         self._is_single = numbers is not None and math.prod(numbers.shape[1:]) == 1
 
+    def part(self, rows: slice, runs: Runs) -> _Field:
+        """Return some of the rows, given as a slice of all rows with the context, and their runs."""
+        context = self._runs.context
+        numbers = None if self._numbers is None else self._numbers[max(rows.start - context, 0) : rows.stop - context]
+        return _Field(numbers, self._last[rows.start :], runs)
+
     def examine(self, rows: Indices) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which rows, at or after the context, are fine, and which ones count, [k] each."""
         yes = np.ones(len(rows), np.bool_)
@@ -179,7 +193,7 @@ class _Field:
 
     def _continues_line(self, rows: Indices) -> NDArray[np.bool_]:
         """Return which of the numbers in some rows continue the line of the two numbers before."""
-        last, middle, first = (self._single(np.maximum(rows - distance, 0)) for distance in range(3))
+        last, middle, first = self._single(np.maximum(rows - np.arange(3)[:, None], 0))
         with np.errstate(invalid="ignore", over="ignore"):
             size = np.abs(last) + np.abs(middle) + np.abs(first)
             found: NDArray[np.bool_] = np.abs(last - 2 * middle + first) <= _LINE * size
@@ -190,6 +204,8 @@ def _begin_well(digests: Words, fields: Sequence[_Field], runs: Runs) -> NDArray
     """Return in which runs a field begins with `FEWEST` different fine rows, and so has enough information, [F, m]."""
     found = np.zeros((len(fields), len(runs.starts)), np.bool_)
     numbers = np.flatnonzero(runs.stops - runs.starts >= FEWEST)
+    if not len(numbers):
+        return found
     rows = runs.starts[numbers] + np.arange(FEWEST)[:, None]
     words = np.sort(digests[:, rows], axis=1)
     differ = (words[:, 1:] != words[:, :-1]).all(axis=1)

@@ -62,6 +62,23 @@ class Runs:
         lengths[0] += self.before
         return lengths
 
+    def rows(self, first: int, stop: int) -> slice:
+        """Return the rows of consecutive runs, with the context of the first run."""
+        return slice(int(self.begins[first]), int(self.stops[stop - 1]))
+
+    def part(self, first: int, stop: int) -> Runs:
+        """Return consecutive runs, as runs of their `rows`."""
+        shift, inside, is_first = int(self.begins[first]), slice(first, stop), first == 0
+        return Runs(
+            self.begins[inside] - shift,
+            self.starts[inside] - shift,
+            self.stops[inside] - shift,
+            self.ended[inside],
+            self.numbers[self.rows(first, stop)] - first,
+            self.before if is_first else 0,
+            self.context if is_first else 0,
+        )
+
     def tail(self, rows: NDArray[Scalar]) -> NDArray[Scalar]:
         """Return the context of the next rows, given an array of all rows, [..., c + n]."""
         stop = int(self.stops[-1])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets_rl.fingerprints.hashing import GOLDEN, Words, chained, mixed
+from datasets_rl.fingerprints.hashing import CHAIN, FIRST, GOLDEN, Words, mixed
 from datasets_rl.fingerprints.runs import CONTEXT, Runs
 
 SKETCH = np.dtype([("hash", "<u4"), ("step", "<u4")])
@@ -64,20 +64,28 @@ class Sketcher:
         context, floats = runs.context, len(self._floats)
         codes = np.empty((len(self._tail), digests.shape[1]), np.uint32)
         codes[:, :context] = self._tail
+        has_windows = (runs.stops - runs.begins >= CONTEXT).any()
+        first = context if has_windows else max(context, digests.shape[1] - CONTEXT)  # only the tail is needed
         if floats:
-            codes[:floats, context:] = _float_codes([numbers[name] for name in self._floats])
-        codes[floats:, context:] = digests[self._others, context:] >> np.uint64(32)
+            _fill_float_codes(codes[:floats, first:], [numbers[name][first - context :] for name in self._floats])
+        codes[floats:, first:] = digests[self._others, first:] >> np.uint64(32)
         self._tail = runs.tail(codes)
-        windows = [
-            _windows(codes[:floats], runs, _ROUNDED, _SAMPLED_FLOATS),
-            _windows(codes[floats:], runs, _EXACT, _SAMPLED),
-        ]
-        return self._smallest(np.sort(np.concatenate(windows)), runs)
+        windows = np.empty(0, np.uint64)
+        if has_windows:
+            places = _Places(runs)
+            windows = np.concatenate(
+                [
+                    _windows(codes[:floats], places, _ROUNDED, _SAMPLED_FLOATS),
+                    _windows(codes[floats:], places, _EXACT, _SAMPLED),
+                ]
+            )
+            windows.sort()
+        return self._smallest(windows, runs)
 
     def _smallest(self, windows: Words, runs: Runs) -> NDArray[np.void]:
         """Return the sketches of the episodes that end, given run, hash and step of windows, and keep those of the open episode."""
-        new = np.ones(len(windows), np.bool_)
-        new[1:] = windows[1:] >> _HASH != windows[:-1] >> _HASH
+        hashes, new = windows >> _HASH, np.ones(len(windows), np.bool_)
+        np.not_equal(hashes[1:], hashes[:-1], out=new[1:])
         windows = windows[new]
         numbers = (windows >> _RUN).astype(np.int64)
         edges = np.searchsorted(numbers, np.arange(len(runs.starts) + 1))
@@ -106,38 +114,58 @@ def _swapped(words: Words) -> Words:
     return swapped
 
 
-def _float_codes(fields: Sequence[NDArray[Any]]) -> Codes:
-    """Return the first bits of the first and the middle element of each row of each field, [F, n]."""
-    count = len(fields[0])
-    numbers = np.empty((2, len(fields), count), np.float32)
+def _fill_float_codes(codes: Codes, fields: Sequence[NDArray[Any]]) -> None:
+    """Set codes, [F, n], to the first bits of the first and the middle element of each row of each field."""
+    numbers = np.empty((2, *codes.shape), np.float32)
     for field, values in enumerate(fields):
-        rows = values.reshape(count, math.prod(values.shape[1:]))
+        rows = values.reshape(len(values), math.prod(values.shape[1:]))
+        middle = rows.shape[1] // 2
         with np.errstate(over="ignore"):  # values of float64 may be infinite as float32
-            numbers[0, field], numbers[1, field] = rows[:, 0], rows[:, rows.shape[1] // 2]
+            numbers[0, field] = rows[:, 0]
+            numbers[1, field] = rows[:, middle] if middle else numbers[0, field]
     numbers += np.float32(0)  # -0.0 + 0.0 is 0.0
     bits = numbers.view(np.uint32)
     bits += _HALF_ULP
-    bits >>= _LOW
-    codes: Codes = bits[0] | (bits[1] << _LOW)
-    return codes
+    bits[0] >>= _LOW
+    bits[1] &= ~np.uint32(0) << _LOW
+    np.bitwise_or(bits[0], bits[1], out=codes)
 
 
-def _windows(codes: Codes, runs: Runs, distances: tuple[int, ...], sampled: int) -> Words:
+class _Places:
+    """Where windows may end.
+
+    Args:
+        runs: The runs of rows.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        steps = np.arange(len(runs.numbers)) - runs.starts[runs.numbers]
+        self.inside = steps >= CONTEXT - 1
+        """Which new rows have the rows of a window before them, [c + n]."""
+        self.inside[max(CONTEXT - 1, runs.context) : runs.stops[0]] = True
+        self.labels = (runs.numbers.astype(np.uint64) << _RUN) | steps.astype(np.uint64)
+        """The number of the run of a new row, and the step in the run, 16 bits, [c + n]."""
+
+
+def _windows(codes: Codes, places: _Places, distances: tuple[int, ...], sampled: int) -> Words:
     """Return the windows of fields: the number of the run, 16 bits, the hash, 32 bits, and the step in the run, 16 bits."""
     ends = codes * _SPREAD < np.uint32(2**32 // sampled)
     ends[:, 1:] &= codes[:, 1:] != codes[:, :-1]
-    ends[:, : runs.context] = False
-    places = np.flatnonzero(ends)
+    ends &= places.inside
+    found = np.flatnonzero(ends)
+    if not len(found):
+        return np.empty(0, np.uint64)
     offsets = np.arange(len(codes)) * codes.shape[1]
-    rows = places - np.repeat(offsets, np.diff(np.searchsorted(places, offsets), append=len(places)))
-    numbers = runs.numbers[rows]
-    inside = rows - (CONTEXT - 1) >= runs.begins[numbers]
-    places, rows, numbers = places[inside], rows[inside], numbers[inside]
-    flat, hashes = codes.reshape(-1), np.full(len(places), GOLDEN)
-    for distance in distances if len(places) else ():
-        hashes = chained(hashes, flat[places - distance].astype(np.uint64))
-    hashes = np.maximum(mixed(hashes) >> _STEP, np.uint64(1))
-    windows: Words = (
-        numbers.astype(np.uint64) << _RUN | hashes << _HASH | (rows - runs.starts[numbers]).astype(np.uint64)
-    )
-    return windows
+    rows = found - np.repeat(offsets, np.diff(np.searchsorted(found, offsets), append=len(found)))
+    flat, hashes = codes.reshape(-1), np.full(len(found), GOLDEN)
+    found -= CONTEXT - 1
+    for distance in distances:
+        hashes ^= flat[CONTEXT - 1 - distance :][found]
+        hashes *= FIRST
+        hashes ^= hashes >> CHAIN
+    hashes = mixed(hashes)
+    hashes >>= _STEP
+    np.maximum(hashes, np.uint64(1), out=hashes)
+    hashes <<= _HASH
+    hashes |= places.labels[rows]
+    return hashes

@@ -1,7 +1,8 @@
-"""Rows of a dataset on their way to files: collected in batches, which a thread checks, summarizes and writes.
+"""Rows of a dataset on their way to files: collected in batches, which threads check, summarize and write.
 
 chunk   |  s_0  s_1  s_2  |  s_0  s_1      columns by field. An episode ends at each stop
-batch   ...  the thread writes a full batch to rows.npy and the files of wide fields, while the other batch is filled
+batch   ...  a thread writes a full batch to rows.npy and the files of wide fields, while the other batch is filled.
+             Another thread writes the fingerprints of this batch at the same time
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class RowSink:
         # Double buffering: a batch is filled while the thread checks, summarizes and writes the other.
         self._batch, self._spare = (_Batch(schema, capacity, writers) for _ in range(2))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
+        self._fingerprint_thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-fingerprint")
         self._pending_write: Future[None] | None = None
         self._returns: list[NDArray[np.float64]] = []
         self.moments = self._empty_moments()
@@ -179,8 +181,9 @@ class RowSink:
         return [stream.close() for stream in self.streams.values()]
 
     def discard(self) -> None:
-        """Close all files, complete or not, and stop the thread."""
+        """Close all files, complete or not, and stop the threads."""
         self._thread.shutdown(wait=True)
+        self._fingerprint_thread.shutdown(wait=True)
         for stream in self.streams.values():
             stream.discard()
 
@@ -203,6 +206,7 @@ class RowSink:
         """Check, summarize and write a batch. Runs in the thread."""
         if not batch.filled:
             return
+        fingerprints = self._fingerprint_thread.submit(self._write_fingerprints, batch)
         count = batch.filled
         columns = batch.rows.columns
         numbers = np.array(batch.extent_episodes, np.int32)
@@ -216,14 +220,18 @@ class RowSink:
         self.streams[ROWS_FILE].append(batch.rows.records[:count])
         if FINAL_FILE in self.streams:
             self.streams[FINAL_FILE].append(batch.final_states.records[: batch.ended])
-        self._write_fingerprints(batch)
         for key, values in batch.rows.wide.items():
             self._writers[key].append(values, count, final=False, deferred=batch.deferred)
         for key, values in batch.final_states.wide.items():
             self._writers[key].append(values, batch.ended, final=True)
+        fingerprints.result()
+        for records in (batch.rows, batch.final_states):
+            for key, values in records.wide.items():
+                self._writers[key].clear(values)
         batch.clear()
 
     def _write_fingerprints(self, batch: _Batch) -> None:
+        """Compute and write the fingerprints of the episodes that end in a batch. Runs in a thread of its own."""
         if self._fingerprints is None:
             files = self._schema.array_files
             for name in (FINGERPRINTS_FILE, SKETCHES_FILE):

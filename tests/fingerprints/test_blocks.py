@@ -210,7 +210,7 @@ def test_fingerprints_depend_on_no_division_of_the_rows(**episodes):
 
 
 @pytest.mark.slow
-@settings(max_examples=3000)
+@settings(max_examples=1500)
 @given(**EPISODES)
 def test_fingerprints_depend_on_no_division_of_many_rows(**episodes):
     check_division(**episodes)

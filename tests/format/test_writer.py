@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from stored_data import Model, columns, digest_by_hand, trajectory, write_dataset
 
 from datasets_rl.errors import ConversionError, InvalidArgumentError
 from datasets_rl.format import writer
+from datasets_rl.format.fingerprints import FingerprintWriter
 from datasets_rl.format.schema import Column
 from datasets_rl.format.statistics import Moments
 from datasets_rl.format.writer import DatasetWriter
@@ -242,3 +245,21 @@ def test_deferred_states_are_stored_in_their_row(tmp_path):
     (file,) = (one for one in written.files if one.path == "observation.npy")
     assert np.array_equal(np.load(tmp_path / "observation.npy"), frames)
     assert file.digest == digest_by_hand((tmp_path / "observation.npy").read_bytes())
+
+
+def test_an_error_of_the_fingerprints_ends_the_writing(write, monkeypatch):
+    """They are computed in a thread of their own, which ends with the writer."""
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(FingerprintWriter, "add", fail)
+    before = threading.enumerate()
+    to = write()
+    to.append(episode())
+
+    with pytest.raises(OSError, match="no space left"):
+        to.finish()
+
+    to.discard()
+    assert {*threading.enumerate()} <= {*before}

@@ -260,7 +260,7 @@ class FieldWriter:
         return ()
 
     def append(self, buffer: Any, count: int, *, final: bool, deferred: Sequence[int] = ()) -> None:
-        """Write the first values of a buffer, which is then filled again, to the files of the steps or of the final states.
+        """Write the first values of a buffer to the files of the steps or of the final states.
 
         Args:
             buffer: Result of `new_buffer`.
@@ -270,6 +270,9 @@ class FieldWriter:
         """
         del deferred
         self.streams[self.form.final_file if final else self.form.file].append(buffer[:count])
+
+    def clear(self, buffer: Any) -> None:
+        """Empty a buffer, which is then filled again."""
 
     def patch(self, row: int, values: NDArray[Any]) -> None:
         """Overwrite a deferred row of the dataset with pixels, [1, ...]."""

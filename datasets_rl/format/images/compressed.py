@@ -126,6 +126,9 @@ class CompressedWriter(SeparateWriter):
             images, offsets = self.streams[self.form.file], self.streams[ends_of(self.form.file)]
             self._reserved = offsets.rows + last, images.rows + (int(ends[last - 1]) if last else 0)
         self.append_images(data, ends, final=final)
+
+    @override
+    def clear(self, buffer: Any) -> None:
         buffer.clear()
 
     @override
