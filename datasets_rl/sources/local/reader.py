@@ -23,7 +23,7 @@ from datasets_rl.sources.flat.folders import data_folders
 from datasets_rl.sources.flat.formats import files_beside
 from datasets_rl.sources.flat.image_paths import BY_NAME
 from datasets_rl.sources.flat.measured import counted
-from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.flat.videos import QUALITY, TO_JPEG, FilesBeside, VideosFile
@@ -37,6 +37,7 @@ from datasets_rl.sources.local.evidence import (
     with_flags_of_episodes,
     with_success,
 )
+from datasets_rl.sources.local.several import Tail, check_begun, check_parts, check_same_marks, tail_of
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -142,6 +143,14 @@ class LocalReader(FlatReader):
         beside = {*files_beside(facts["format"], paths)}
         others = {path: file for path, file in paths.items() if path in beside}
         paths = {path: file for path, file in paths.items() if path not in beside}
+        self._data: Sequence[str] = facts["tables"]
+        """Paths of all data files, in order."""
+        self._present = ""
+        """Path of the present file."""
+        self._arrays: Sequence[str] = ()
+        """Names of the arrays of the first file."""
+        self._tail: Tail | None = None
+        """End of the file before."""
         self._beside = FilesBeside(others, facts["tables"], facts["images"])
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {
@@ -156,7 +165,20 @@ class LocalReader(FlatReader):
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         self._episodes = EqualEpisodes()
+        self._tail = self._tail_before(part)
         yield from super().episodes(part)
+
+    def _tail_before(self, part: Any) -> Tail | None:
+        """Return the end of the file before the first file of a part, if this file is among the files."""
+        number = part[0][1] if part else 0
+        before = self._data[number - 1] if number else ""
+        if before not in self._paths:
+            return None
+        with self.open_file(before) as file:
+            if is_empty(file, self._layout):
+                return None
+            plan = self.plan(file)
+            return tail_of(file, plan, find_ends(file, plan, read_flags(file, plan)))
 
     @property
     @override
@@ -167,6 +189,7 @@ class LocalReader(FlatReader):
     @override
     def open_file(self, name: str) -> ArrayFile:
         file = super().open_file(name)
+        self._present = name
         try:
             return self._beside.shown_in(arranged(file, self._layout), name)
         except BaseException:
@@ -187,8 +210,11 @@ class LocalReader(FlatReader):
         plan = replace(plan, of_episodes=numbers)
         _check_missing_reward(file, plan)
         doubts.check_unreadable(file, self._layout)
+        doubts.check_texts(file, self._layout)
+        if self._known is not None:
+            check_same_marks(file, plan, self._plan, self._arrays)
         if self._known is None:
-            self._unused = file.unused
+            self._unused, self._arrays = file.unused, [*file.arrays]
             of_all = {*_RATES, *_ENVIRONMENTS}
             self._attributes = {name: value for name, value in file.attributes.items() if self._alone or name in of_all}
         if self._known is not None and bool(plan.success) != bool(self._plan.success):
@@ -209,6 +235,10 @@ class LocalReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         ends = find_ends(file, plan, read_flags(file, plan))
+        if not self._alone:
+            check_parts(file, plan, self._present, self._data)
+            check_begun(self._tail, file, plan)
+            self._tail = tail_of(file, plan, ends)
         matches = check_rows(file, plan, ends, alone=self._alone)
         self._success = None
         self._numbers = {name: file.of_episodes[name] for name in plan.of_episodes}
