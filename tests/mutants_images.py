@@ -110,12 +110,12 @@ def with_alpha(pixels: np.ndarray) -> np.ndarray:
     return np.concatenate([pixels, pixels[..., :1]], axis=-1)
 
 
-def turned(folder: Path, paths: list[str]) -> None:
-    """Write JPEG images whose EXIF says that they are upside down."""
+def turned(folder: Path, paths: list[str], row: int | None = None) -> None:
+    """Write JPEG images whose EXIF says that they are upside down, or that the image of a row is."""
     exif = Image.Exif()
-    exif[0x0112] = 3
-    for row, path in enumerate(paths):
-        Image.fromarray(PIXELS[row]).save(folder / path, "jpeg", quality=90, exif=exif)
+    for number, path in enumerate(paths):
+        exif[0x0112] = 3 if row in {None, number} else 1
+        Image.fromarray(PIXELS[number]).save(folder / path, "jpeg", quality=90, exif=exif)
 
 
 def copied(where: str, change: Callable[[bytes], bytes] = bytes) -> Callable[[Path, list[str]], None]:
@@ -202,8 +202,9 @@ def of_images_by_path() -> Iterator[FileMutant]:
             of_paths(change=every(lambda p: Image.fromarray(p[..., 0]).convert("LA"))),
             {"truths": (truth(observation__image=np.stack([gray, np.full_like(gray, 255)], -1)),)}),
         "CMYK": (of_paths("frames/{}.jpg", change=every(lambda p: Image.fromarray(p).convert("CMYK"), format="jpeg")), {}),
-        "EXIF says upside down": (
-            of_paths("frames/{}.jpg", change=turned), {}),
+        "EXIF says upside down": (of_paths("frames/{}.jpg", change=turned), {
+            "truths": (truth(observation__image=JPEGS),), "counted": ("exif-not-applied",)}),
+        "EXIF of an image says upside down": (of_paths("frames/{}.jpg", change=lambda f, p: turned(f, p, 5)), {}),
         "an animated PNG": (
             of_paths(change=saved(5, lambda p: p, save_all=True, append_images=[Image.fromarray(PIXELS[4])])), right),
         # Further files.
@@ -503,7 +504,8 @@ def of_tubs() -> Iterator[FileMutant]:
     record = "tub_1_21-06-01/record_{}.json"
     records: dict[str, tuple[Write, dict[str, Any]]] = {
         "none": (write_records, {"truths": right}),
-        "a record is missing": (_and(write_records, lambda f: (f / record.format(3)).unlink()), {}),
+        "a record is missing": (_and(write_records, lambda f: (f / record.format(3)).unlink()), {
+            "truths": some([*range(7), *range(8, STEPS)], [4, 5, 3]), "counted": ("missing-records",)}),
         "the last record is missing": (_and(write_records, lambda f: (f / record.format(5)).unlink()), {
             "truths": some([*range(9), *range(10, STEPS)], [4, 5, 3])}),
         "records from 1": (_and(write_records, lambda f: [

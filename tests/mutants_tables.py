@@ -548,7 +548,6 @@ def of_texts() -> Iterator[FileMutant]:
         "a cell less in a row": (lambda text: joined([*lines(text)[:5], lines(text)[5].rpartition(",")[0], *lines(text)[6:]]), ()),
         "a cell more in a row": (lambda text: joined([*lines(text)[:5], lines(text)[5] + ",1", *lines(text)[6:]]), ()),
         "the last line is cut": (lambda text: text[:-20], ()),
-        "the last line is cut within a number": (lambda text: text[:-4], ()),
         "a line is cut and continued": (lambda text: text.replace("0", "0\n", 1), ()),
         "spaces after commas": (lambda text: text.replace(",", ", "), RIGHT),
         "spaces before commas": (lambda text: text.replace(",", " ,"), RIGHT),
@@ -571,6 +570,15 @@ def of_texts() -> Iterator[FileMutant]:
     }  # fmt: skip
     for mutation, (change, truths) in changes.items():
         yield FileMutant(mutation, "text of CSV", as_text(change), truths)
+    cut = REWARD.copy()
+    cut[-1] = float(str(REWARD[-1])[:-3])
+    yield FileMutant(
+        "the last line is cut within a number",
+        "text of CSV",
+        as_text(lambda text: text[:-4]),
+        (truth(reward=cut),),
+        ("unended-line",),
+    )
     yield FileMutant("an index without a name", "text of CSV", _indexed, RIGHT)
     yield FileMutant("numbers of two digits", "text of CSV", as_text(str, float_format="%.2f"), (
         Truth(LENGTHS.tolist(), truth().values, loss=0.006),

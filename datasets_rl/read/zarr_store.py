@@ -279,7 +279,7 @@ class ZarrStore:
         """
         problems = []
         for name, document in listed.items():
-            own = arrays[name].metadata
+            own = arrays[name].metadata if isinstance(document, Mapping) else {}
             for member in ("shape", "dtype", "data_type", "fill_value"):
                 # NaN differs from itself.
                 if member in own and member in document and repr(own[member]) != repr(document[member]):

@@ -34,7 +34,7 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.folders import data_folders, shown_path
-from datasets_rl.sources.flat.formats import FORMATS, files_beside, formats_of, is_image
+from datasets_rl.sources.flat.formats import FORMATS, VIDEOS, files_beside, formats_of, is_image
 from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
@@ -131,7 +131,7 @@ class Local(Source):
         if not data:
             raise none_kept([inside[path] for path in paths])
         first = next(iter(data))
-        if not description.files:
+        if not description.files and FORMATS[form].endings:  # other files are known by whole names, equal in all folders
             shown = [shown_path(path, folders) or path for path in paths]
             inner = {member for one in folders.values() for member in one.members}
             check_names(entry.id, shown, inside.keys() - {*paths, *inner, *files_beside(form, inside), FILE})
@@ -140,7 +140,9 @@ class Local(Source):
                 entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
             )
         tables = [inside[description.table]] if description.table else []
-        tables += [inside[path] for path in _named_files(form, inside, paths)]
+        named = _named_files(form, inside, paths)
+        tables += [inside[path] for path in named]
+        unnamed = [path.lower() for path in inside.keys() - {*named}]
         sizes = [sum(asset.size or 0 for asset in assets) for _, assets in data.values()]
         described = replace(
             entry,
@@ -174,6 +176,8 @@ class Local(Source):
                 "tables": paths,
                 "images": selection.options.get(IMAGES.name, ""),
                 "missing_files": missing_numbers(paths),
+                "unnamed_images": sum(map(is_image, unnamed)),
+                "unnamed_videos": sum(path.endswith(VIDEOS) for path in unnamed),
             },
             entry=described,
             revision=folder.revision,
