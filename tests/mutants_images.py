@@ -282,16 +282,53 @@ def of_folders() -> Iterator[FileMutant]:
 
         return write
 
+    def named(text: str, change: Callable[[Path], Any] = lambda folder: None) -> Write:
+        """Return a writer of a table of names of images in the folder of each episode."""
+
+        def write(folder: Path) -> Path:
+            for number, rows in enumerate(ROWS):
+                (folder / f"ep_{number}").mkdir()
+                own = {name: values[list(rows)] for name, values in TWO.items()}
+                names = [f"{WITHIN[row]}.png" for row in rows]
+                for row, name in zip(rows, names, strict=True):
+                    (folder / f"ep_{number}" / name).write_bytes(encoded(PIXELS[row]))
+                own["image"] = np.array([text.format(episode=number, name=name) for name in names])
+                pd.DataFrame(own).to_csv(folder / f"ep_{number}" / "log.csv", index=False)
+            change(folder)
+            return folder
+
+        return write
+
+    by_name = ("image-by-name",)
+    layout = "folders of episodes with images"
+    yield FileMutant("names", layout, named("{name}"), RIGHT)
+    yield FileMutant("paths of another machine", layout, named("/data/ep_{episode}/{name}"), RIGHT, by_name)
+    yield FileMutant("paths below the folder of all", layout, named("ep_{episode}/{name}"), RIGHT, by_name)
+    yield FileMutant("paths of another episode", layout, named("/data/ep_7/{name}"), RIGHT, by_name)
+    for text in ("{name}", "/data/ep_{episode}/{name}", "ep_{episode}/{name}"):
+        missing = named(text, lambda folder: (folder / "ep_1/2.png").unlink())
+        yield FileMutant(f"{text}, an image is missing", layout, missing)
+        moved = named(text, lambda folder: (folder / "ep_1/2.png").rename(folder / "ep_2/2.png"))
+        yield FileMutant(f"{text}, an image is in another folder", layout, moved)
     # A table with states beside images that no row names: the images must not be left out without a word.
     yield FileMutant("images without a column of paths", "folders of images", flat("frames/{}.png"), RIGHT)
     yield FileMutant("images beside states", "folders of images", flat("frames/{}.png", **states), ())
-    yield FileMutant("images beside states and frame numbers", "folders of images", flat("frames/{}.png", frame=np.arange(STEPS), **states), ())
+    yield FileMutant(
+        "images beside states and frame numbers",
+        "folders of images",
+        flat("frames/{}.png", frame=np.arange(STEPS), **states),
+        (),
+    )
     yield FileMutant("a plot beside states", "folders of images", _with_plot(states), (
         Truth(LENGTHS, {"action": ACTION, "observation": np.column_stack([*states.values()])}),
     ))  # fmt: skip
     yield FileMutant("folders of episodes", "folders of images", nested("ep_{episode}/{frame}.png"), RIGHT)
-    yield FileMutant("folders of episodes, beside states", "folders of images", nested("ep_{episode}/{frame}.png", **states), ())
-    yield FileMutant("folders of episodes, rgb", "folders of images", nested("ep_{episode}/rgb/{frame}.png", **states), ())
+    yield FileMutant(
+        "folders of episodes, beside states", "folders of images", nested("ep_{episode}/{frame}.png", **states), ()
+    )
+    yield FileMutant(
+        "folders of episodes, rgb", "folders of images", nested("ep_{episode}/rgb/{frame}.png", **states), ()
+    )
 
 
 def _with_plot(states: Mapping[str, Any]) -> Write:
@@ -447,7 +484,7 @@ def of_image_columns() -> Iterator[FileMutant]:
         yield FileMutant(mutation, "image column", column(images), truths)
         if isinstance(images[0], bytes):
             named = tuple(
-                Truth(one.lengths, {k.replace(".image", ".image.bytes"): v for k, v in one.values.items()})
+                Truth(one.lengths, {k.replace(".image", ".image.bytes"): v for k, v in one.columns.items()})
                 for one in truths
             )
             yield FileMutant(mutation, "image column of Hugging Face", column(images, struct=True), (*truths, *named))
@@ -475,9 +512,8 @@ def of_tubs() -> Iterator[FileMutant]:
         return (truth([*rows], lengths, observation__image=JPEGS[[*rows]]),)
 
     less = [*range(5), *range(6, STEPS)]
-    tub = lambda folder: write_tub(folder)  # noqa: E731
     cases: dict[str, tuple[Write, dict[str, Any]]] = {
-        "none": (tub, {"truths": right}),
+        "none": (write_tub, {"truths": right}),
         "catalogs of 1 row, to catalog_12": (lambda folder: write_tub(folder, size=1), {"truths": right}),
         "a deleted row": (lambda folder: write_tub(folder, deleted=(5,)), {
             "truths": some(less, [4, 1, 4, 3]), "counted": ("deleted-rows",)}),
@@ -487,15 +523,15 @@ def of_tubs() -> Iterator[FileMutant]:
         "a row without image": (changed(lambda rows: rows[5].pop("cam/image_array")), {}),
         "a row without angle": (changed(lambda rows: rows[5].pop("user/angle")), {}),
         "a session returns": (changed(lambda rows: [row.update(_session_id="21-06-01_0") for row in rows[10:]]), {}),
-        "an image is missing": (_and(tub, lambda f: (f / "images/5_cam_image_array_.jpg").unlink()), {}),
-        "an image more": (_and(tub, lambda f: (f / "images/99_cam_image_array_.jpg").write_bytes(encoded(PIXELS[0], "jpeg"))), {"truths": right}),
-        "a gray image": (_and(tub, lambda f: (f / "images/5_cam_image_array_.jpg").write_bytes(encoded(PIXELS[5][..., 0], "jpeg"))), {}),
-        "thumbs beside": (_and(tub, lambda f: shutil.copytree(f / "images", f / "thumbs")), {"truths": right}),
-        "a catalog is missing": (_and(tub, lambda f: (f / "catalog_1.catalog").unlink()), {}),
-        "a catalog is cut": (_and(tub, lambda f: (f / "catalog_1.catalog").write_bytes((f / "catalog_1.catalog").read_bytes()[:-30])), {}),
-        "a catalog has a row less": (_and(tub, lambda f: (f / "catalog_1.catalog").write_text("".join(
+        "an image is missing": (_and(write_tub, lambda f: (f / "images/5_cam_image_array_.jpg").unlink()), {}),
+        "an image more": (_and(write_tub, lambda f: (f / "images/99_cam_image_array_.jpg").write_bytes(encoded(PIXELS[0], "jpeg"))), {"truths": right}),
+        "a gray image": (_and(write_tub, lambda f: (f / "images/5_cam_image_array_.jpg").write_bytes(encoded(PIXELS[5][..., 0], "jpeg"))), {}),
+        "thumbs beside": (_and(write_tub, lambda f: shutil.copytree(f / "images", f / "thumbs")), {"truths": right}),
+        "a catalog is missing": (_and(write_tub, lambda f: (f / "catalog_1.catalog").unlink()), {}),
+        "a catalog is cut": (_and(write_tub, lambda f: (f / "catalog_1.catalog").write_bytes((f / "catalog_1.catalog").read_bytes()[:-30])), {}),
+        "a catalog has a row less": (_and(write_tub, lambda f: (f / "catalog_1.catalog").write_text("".join(
             (f / "catalog_1.catalog").read_text().splitlines(keepends=True)[:-1]))), {}),
-        "a further catalog": (_and(tub, lambda f: shutil.copy(f / "catalog_1.catalog", f / "catalog_9.catalog")), {}),
+        "a further catalog": (_and(write_tub, lambda f: shutil.copy(f / "catalog_1.catalog", f / "catalog_9.catalog")), {}),
     }  # fmt: skip
     for mutation, (write, arguments) in cases.items():
         yield FileMutant(mutation, "tub", write, **arguments)
@@ -547,7 +583,7 @@ def of_logs() -> Iterator[FileMutant]:
         del kept[6]
 
     less = [*range(6), *range(7, STEPS)]
-    shorter = Truth([4, 5, 3], {name: values[less] for name, values in right.values.items()})
+    shorter = Truth([4, 5, 3], {name: values[less] for name, values in right.columns.items()})
     cases: dict[str, tuple[Write, Sequence[Truth]]] = {
         "none": (driving_log(), (right,)),
         "a header, and other order of the columns": (

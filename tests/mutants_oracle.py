@@ -33,7 +33,7 @@ class Truth:
     """Values that are right for a mutant."""
 
     lengths: Sequence[int]
-    values: Mapping[str, Any]
+    columns: Mapping[str, Any]
     """Values of all steps, [N, ...], by the dotted key."""
     loss: float = 1e-6
     """Greatest difference of a value."""
@@ -45,11 +45,13 @@ class Truth:
             yield f"episodes of {found} steps, expected {[*self.lengths]}"
             return
         keys = {".".join(column.key): column.key for column in stored.schema}
-        for name, expected in self.values.items():
+        for name, expected in self.columns.items():
             if name not in keys:
                 yield f"no {name}, only {', '.join(keys)}"
                 continue
             values, wanted = np.asarray(stored.column(keys[name])[:]), np.asarray(expected)
+            if wanted.dtype.kind == "U":
+                values = np.array(stored.texts(keys[name]))[values]
             if values.size != wanted.size or values.shape[: wanted.ndim] != wanted.shape:
                 yield f"{name} is {list(values.shape)}, expected {list(wanted.shape)}"
             elif values.dtype.kind not in "biuf" or wanted.dtype.kind not in "biuf":

@@ -136,29 +136,43 @@ def of_columns() -> Iterator[tuple[str, Columns, dict[str, Any]]]:
         yield f"an empty {name} in row {where}", with_cell(BASE, name, where, None), arguments
     yield "an empty episode number", with_cell(BASE, "episode", 5, None), {}
     yield "episode numbers only in first rows", {**BASE, "episode": np.where(WITHIN, None, NUMBERS)}, {}
-    yield "empty action in the last row of each episode", {
-        **BASE,
-        **{f"action_{n}": np.where(LAST, np.nan, ACTION[:, n]) for n in range(2)},
-    }, {"truths": (truth(action=np.where(LAST[:, None], np.nan, ACTION)),), "counted": ("not-finite",)}
+    yield (
+        "empty action in the last row of each episode",
+        {
+            **BASE,
+            **{f"action_{n}": np.where(LAST, np.nan, ACTION[:, n]) for n in range(2)},
+        },
+        {"truths": (truth(action=np.where(LAST[:, None], np.nan, ACTION)),), "counted": ("not-finite",)},
+    )
     texts = ["NA", "null", "None", "-", "#DIV/0!", "error", "n/a", ""]
     for text in texts:
-        yield f"the reward {text!r}", with_cell(BASE, "reward", 5, text), {
-            "truths": (truth(reward=nan_at(REWARD, 5)),),
-            "counted": ("not-finite",),
-        }
+        yield (
+            f"the reward {text!r}",
+            with_cell(BASE, "reward", 5, text),
+            {
+                "truths": (truth(reward=nan_at(REWARD, 5)),),
+                "counted": ("not-finite",),
+            },
+        )
     infinite = REWARD.copy()
     infinite[5] = np.inf
-    yield "an infinite reward", {**BASE, "reward": infinite}, {
-        "truths": (truth(reward=infinite), truth(reward=nan_at(REWARD, 5))),
-        "counted": ("not-finite",),
-    }
+    yield (
+        "an infinite reward",
+        {**BASE, "reward": infinite},
+        {
+            "truths": (truth(reward=infinite), truth(reward=nan_at(REWARD, 5))),
+            "counted": ("not-finite",),
+        },
+    )
     yield "numbers as texts", {**BASE, "reward": [str(value) for value in REWARD]}, right
     yield "a number as text", with_cell(BASE, "reward", 5, str(REWARD[5])), right
     yield "numbers with units", {**BASE, "reward": [f"{value} m" for value in REWARD]}, {}
     yield "decimal commas in texts", {**BASE, "reward": [str(value).replace(".", ",") for value in REWARD]}, right
-    yield "thousands", {**BASE, "reward": [f"{value * 1e4:,.1f}" for value in REWARD]}, {
-        "truths": (truth(reward=(REWARD * 1e4).round(1)),)
-    }
+    yield (
+        "thousands",
+        {**BASE, "reward": [f"{value * 1e4:,.1f}" for value in REWARD]},
+        {"truths": (truth(reward=(REWARD * 1e4).round(1)),)},
+    )
     # Episodes.
     yield "episodes from 1", {**BASE, "episode": NUMBERS + 1}, right
     yield "episodes with gaps", {**BASE, "episode": np.array([3, 7, 20])[NUMBERS]}, right
@@ -172,40 +186,62 @@ def of_columns() -> Iterator[tuple[str, Columns, dict[str, Any]]]:
     yield "rows shuffled, with step", rows_of({**BASE, "step": WITHIN}, SHUFFLED), right
     yield "rows shuffled within an episode, with step", rows_of({**BASE, "step": WITHIN}, WITHIN_SHUFFLED), right
     yield "rows reversed, with step", rows_of({**BASE, "step": WITHIN}, ROWS[::-1]), right
-    yield "rows shuffled within an episode, with frame_index", (
-        rows_of({**BASE, "frame_index": WITHIN}, WITHIN_SHUFFLED)
-    ), right
-    yield "rows shuffled within an episode, with timestamp", rows_of(
-        {**BASE, "timestamp": WITHIN * 0.1}, WITHIN_SHUFFLED
-    ), right
+    yield (
+        "rows shuffled within an episode, with frame_index",
+        (rows_of({**BASE, "frame_index": WITHIN}, WITHIN_SHUFFLED)),
+        right,
+    )
+    yield (
+        "rows shuffled within an episode, with timestamp",
+        rows_of({**BASE, "timestamp": WITHIN * 0.1}, WITHIN_SHUFFLED),
+        right,
+    )
     yield "rows reversed, with timestamp", rows_of({**BASE, "timestamp": ROWS * 0.1}, ROWS[::-1]), right
-    yield "a step is missing", rows_of({**BASE, "step": WITHIN}, np.delete(ROWS, 6)), {
-        "truths": (truth(np.delete(ROWS, 6), (4, 5, 3)),),
-        "counted": ("missing-steps", "steps-from"),
-    }
-    yield "a row is doubled, with step", rows_of({**BASE, "step": WITHIN}, np.insert(ROWS, 6, 6)), {
-        "truths": (truth(np.insert(ROWS, 6, 6), (4, 7, 3)),),
-        "counted": ("equal-rows",),
-    }
+    yield (
+        "a step is missing",
+        rows_of({**BASE, "step": WITHIN}, np.delete(ROWS, 6)),
+        {
+            "truths": (truth(np.delete(ROWS, 6), (4, 5, 3)),),
+            "counted": ("missing-steps", "steps-from"),
+        },
+    )
+    yield (
+        "a row is doubled, with step",
+        rows_of({**BASE, "step": WITHIN}, np.insert(ROWS, 6, 6)),
+        {
+            "truths": (truth(np.insert(ROWS, 6, 6), (4, 7, 3)),),
+            "counted": ("equal-rows",),
+        },
+    )
     # Times.
     yield "timestamps in seconds", {**BASE, "timestamp": WITHIN * 0.1}, right
-    yield "timestamps in ns", {**BASE, "timestamp": 1_700_000_000_000_000_000 + ROWS * 100_000_000}, {
-        "truths": (truth(timestamp=1_700_000_000_000_000_000 + ROWS * 100_000_000),)
-    }
+    yield (
+        "timestamps in ns",
+        {**BASE, "timestamp": 1_700_000_000_000_000_000 + ROWS * 100_000_000},
+        {"truths": (truth(timestamp=1_700_000_000_000_000_000 + ROWS * 100_000_000),)},
+    )
     yield "timestamps in ms", {**BASE, "timestamp": 1_700_000_000_000 + ROWS * 100}, right
-    yield "timestamps change from s to ms", {
-        **BASE,
-        "timestamp": np.where(NUMBERS == 1, WITHIN * 100, WITHIN * 0.1),
-    }, right
+    yield (
+        "timestamps change from s to ms",
+        {
+            **BASE,
+            "timestamp": np.where(NUMBERS == 1, WITHIN * 100, WITHIN * 0.1),
+        },
+        right,
+    )
     yield "timestamps as ISO texts", {**BASE, "timestamp": [f"2026-01-01T00:00:{row:02}" for row in ROWS]}, right
     yield "timestamps as dates", {**BASE, "timestamp": pd.date_range("2026-01-01", periods=STEPS, freq="s")}, right
     flags_time = {**FLAGGED, "timestamp": WITHIN * 0.1}
     moved = np.isin(ROWS, [4, 9, 12])
-    yield "flags contradict the times", {
-        **flags_time,
-        "terminated": moved,
-        "truncated": np.zeros(STEPS, bool),
-    }, {}
+    yield (
+        "flags contradict the times",
+        {
+            **flags_time,
+            "terminated": moved,
+            "truncated": np.zeros(STEPS, bool),
+        },
+        {},
+    )
     without = {name: values for name, values in BASE.items() if name != "episode"}
     yield "no ends, times with resets", {**without, "timestamp": WITHIN * 0.1}, right
     yield "no ends, step with resets", {**without, "step": WITHIN}, right
@@ -218,10 +254,14 @@ def of_columns() -> Iterator[tuple[str, Columns, dict[str, Any]]]:
     yield "a long list", with_cell(lists, "obs", 5, [*OBS[5], 1.0]), {}
     yield "an empty list", with_cell(lists, "obs", 5, []), {}
     yield "a list is null", with_cell(lists, "obs", 5, None), {}
-    yield "a null in a list", with_cell(lists, "obs", 5, [*OBS[5, :2], None]), {
-        "truths": (truth(observation=nan_at(OBS, 5, 2)),),
-        "counted": ("not-finite",),
-    }
+    yield (
+        "a null in a list",
+        with_cell(lists, "obs", 5, [*OBS[5, :2], None]),
+        {
+            "truths": (truth(observation=nan_at(OBS, 5, 2)),),
+            "counted": ("not-finite",),
+        },
+    )
     yield "shorter lists from row 4", {**lists, "obs": [*OBS[:4].tolist(), *OBS[4:, :2].tolist()]}, {}
     nested = np.stack([OBS, OBS + 1], axis=1)
     yield "nested lists", {**lists, "obs": nested.tolist()}, {"truths": (truth(observation=nested),)}
@@ -230,44 +270,70 @@ def of_columns() -> Iterator[tuple[str, Columns, dict[str, Any]]]:
     yield "lists as texts", {**lists, "obs": [json.dumps(row) for row in OBS.tolist()]}, right
     yield "numpy's lists as texts", {**lists, "obs": [str(row).replace(",", "") for row in OBS.tolist()]}, right
     yield "lists of texts", {**lists, "obs": [[str(one) for one in row] for row in OBS.tolist()]}, right
-    yield "objects", {**lists, "obs": [{"x": row[0], "y": row[1], "z": row[2]} for row in OBS.tolist()]}, {
-        "truths": (
-            Truth(LENGTHS.tolist(), {"observation.x": OBS[:, 0], "observation.z": OBS[:, 2], "action": ACTION}),
-        )
-    }
-    yield "an object lacks a name", {
-        **lists,
-        "obs": [{"x": row[0], **({"y": row[1]} if number != 5 else {})} for number, row in enumerate(OBS.tolist())],
-    }, {}
-    yield "an episode in each row", {
-        "obs": [OBS[number == NUMBERS].tolist() for number in range(3)],
-        "action": [ACTION[number == NUMBERS].tolist() for number in range(3)],
-        "reward": [REWARD[number == NUMBERS].tolist() for number in range(3)],
-    }, right
+    yield (
+        "objects",
+        {**lists, "obs": [{"x": row[0], "y": row[1], "z": row[2]} for row in OBS.tolist()]},
+        {
+            "truths": (
+                Truth(LENGTHS.tolist(), {"observation.x": OBS[:, 0], "observation.z": OBS[:, 2], "action": ACTION}),
+            )
+        },
+    )
+    yield (
+        "an object lacks a name",
+        {
+            **lists,
+            "obs": [{"x": row[0], **({"y": row[1]} if number != 5 else {})} for number, row in enumerate(OBS.tolist())],
+        },
+        {},
+    )
+    yield (
+        "an episode in each row",
+        {
+            "obs": [OBS[number == NUMBERS].tolist() for number in range(3)],
+            "action": [ACTION[number == NUMBERS].tolist() for number in range(3)],
+            "reward": [REWARD[number == NUMBERS].tolist() for number in range(3)],
+        },
+        right,
+    )
     # Names.
     yield "names in capitals", {name.upper(): values for name, values in BASE.items()}, right
     yield "names with spaces", {f" {name} ": values for name, values in BASE.items()}, right
-    yield "elements from 1", {
-        "episode": NUMBERS,
-        **{f"obs_{n + 1}": OBS[:, n] for n in range(3)},
-        **{f"action_{n + 1}": ACTION[:, n] for n in range(2)},
-        "reward": REWARD,
-    }, right
+    yield (
+        "elements from 1",
+        {
+            "episode": NUMBERS,
+            **{f"obs_{n + 1}": OBS[:, n] for n in range(3)},
+            **{f"action_{n + 1}": ACTION[:, n] for n in range(2)},
+            "reward": REWARD,
+        },
+        right,
+    )
     yield "the first element of obs is missing", {k: v for k, v in BASE.items() if k != "obs_0"}, {}
     yield "the middle element of obs is missing", {k: v for k, v in BASE.items() if k != "obs_1"}, {}
-    yield "elements x, y, z", {
-        "episode": NUMBERS,
-        **{f"obs_{axis}": OBS[:, n] for n, axis in enumerate("xyz")},
-        **{f"action_{n}": ACTION[:, n] for n in range(2)},
-        "reward": REWARD,
-    }, right
-    yield "elements with padded numbers", {
-        **{f"obs_{n:02}": TWELVE[:, n] for n in range(12)},
-        **others,
-    }, {"truths": (truth(observation=TWELVE),)}
-    yield "a target beside the elements", {**BASE, "obs_3": OBS[:, 0]}, {
-        "truths": (truth(observation=np.column_stack([OBS, OBS[:, 0]])),)
-    }
+    yield (
+        "elements x, y, z",
+        {
+            "episode": NUMBERS,
+            **{f"obs_{axis}": OBS[:, n] for n, axis in enumerate("xyz")},
+            **{f"action_{n}": ACTION[:, n] for n in range(2)},
+            "reward": REWARD,
+        },
+        right,
+    )
+    yield (
+        "elements with padded numbers",
+        {
+            **{f"obs_{n:02}": TWELVE[:, n] for n in range(12)},
+            **others,
+        },
+        {"truths": (truth(observation=TWELVE),)},
+    )
+    yield (
+        "a target beside the elements",
+        {**BASE, "obs_3": OBS[:, 0]},
+        {"truths": (truth(observation=np.column_stack([OBS, OBS[:, 0]])),)},
+    )
     following = {f"next_obs_{n}": np.roll(OBS, -1, axis=0)[:, n] for n in range(3)}
     yield "next_obs", {**FLAGGED, **following}, flagged
     yield "next_obs of the same row", {**FLAGGED, **{f"next_obs_{n}": OBS[:, n] for n in range(3)}}, {}
@@ -278,35 +344,55 @@ def of_columns() -> Iterator[tuple[str, Columns, dict[str, Any]]]:
     whole = OBS.copy()
     whole[:, 0] = (OBS[:, 0] * 10).round()
     yield "an element of integers", {**BASE, "obs_0": whole[:, 0].astype(int)}, {"truths": (truth(observation=whole),)}
-    yield "integers with a fraction in the last row", {
-        **BASE,
-        "reward": [*range(STEPS - 1), 0.5],
-    }, {"truths": (truth(reward=[*range(STEPS - 1), 0.5]),)}
+    yield (
+        "integers with a fraction in the last row",
+        {
+            **BASE,
+            "reward": [*range(STEPS - 1), 0.5],
+        },
+        {"truths": (truth(reward=[*range(STEPS - 1), 0.5]),)},
+    )
     yield "booleans as rewards", {**BASE, "reward": LAST}, {"truths": (truth(reward=LAST * 1.0),)}
-    yield "a boolean element", {**BASE, "obs_0": LAST}, {
-        "truths": (truth(observation=np.column_stack([LAST * 1.0, OBS[:, 1:]])),)
-    }
-    yield "a discrete action", {**{k: v for k, v in BASE.items() if "action" not in k}, "action": NUMBERS}, {
-        "truths": (truth(action=NUMBERS),)
-    }
-    yield "a discrete action with an empty cell", with_cell(
-        {**{k: v for k, v in BASE.items() if "action" not in k}, "action": NUMBERS}, "action", 5, None
-    ), {"truths": (truth(action=nan_at(NUMBERS, 5)),), "counted": ("not-finite",)}
-    yield "actions as words", {
-        **{k: v for k, v in BASE.items() if "action" not in k},
-        "action": np.array(["left", "right", "up"])[NUMBERS],
-    }, {"truths": (truth(action=np.array(["left", "right", "up"])[NUMBERS]),)}
-    yield "rows equal the row before", rows_of(BASE, np.insert(ROWS, 6, 6)), {
-        "truths": (truth(np.insert(ROWS, 6, 6), (4, 7, 3)),),
-        "counted": ("equal-rows",),
-    }
-    yield "a last row without values", {
-        name: [*np.asarray(values).tolist(), None] for name, values in BASE.items()
-    }, {}
-    yield "a reward for each episode", {**BASE, "reward": np.where(LAST, REWARD, np.nan)}, {
-        "truths": (truth(reward=np.where(LAST, REWARD, np.nan)),),
-        "counted": ("not-finite",),
-    }
+    yield (
+        "a boolean element",
+        {**BASE, "obs_0": LAST},
+        {"truths": (truth(observation=np.column_stack([LAST * 1.0, OBS[:, 1:]])),)},
+    )
+    yield (
+        "a discrete action",
+        {**{k: v for k, v in BASE.items() if "action" not in k}, "action": NUMBERS},
+        {"truths": (truth(action=NUMBERS),)},
+    )
+    yield (
+        "a discrete action with an empty cell",
+        with_cell({**{k: v for k, v in BASE.items() if "action" not in k}, "action": NUMBERS}, "action", 5, None),
+        {"truths": (truth(action=nan_at(NUMBERS, 5)),), "counted": ("not-finite",)},
+    )
+    yield (
+        "actions as words",
+        {
+            **{k: v for k, v in BASE.items() if "action" not in k},
+            "action": np.array(["left", "right", "up"])[NUMBERS],
+        },
+        {"truths": (truth(action=np.array(["left", "right", "up"])[NUMBERS]),)},
+    )
+    yield (
+        "rows equal the row before",
+        rows_of(BASE, np.insert(ROWS, 6, 6)),
+        {
+            "truths": (truth(np.insert(ROWS, 6, 6), (4, 7, 3)),),
+            "counted": ("equal-rows",),
+        },
+    )
+    yield "a last row without values", {name: [*np.asarray(values).tolist(), None] for name, values in BASE.items()}, {}
+    yield (
+        "a reward for each episode",
+        {**BASE, "reward": np.where(LAST, REWARD, np.nan)},
+        {
+            "truths": (truth(reward=np.where(LAST, REWARD, np.nan)),),
+            "counted": ("not-finite",),
+        },
+    )
 
 
 def in_formats() -> Iterator[FileMutant]:
@@ -315,9 +401,7 @@ def in_formats() -> Iterator[FileMutant]:
         for mutation, columns, arguments in of_columns():
             if name in {"Parquet", "Feather"} and any(map(_has_several_types, columns.values())):
                 continue
-            yield FileMutant(
-                mutation, name, lambda folder, w=write, c=columns: w(folder / "data", c), **arguments
-            )
+            yield FileMutant(mutation, name, lambda folder, w=write, c=columns: w(folder / "data", c), **arguments)
 
 
 PARTS = (range(6), range(6, 13))
@@ -345,40 +429,58 @@ def of_folders() -> Iterator[tuple[str, Mapping[str, Columns], dict[str, Any]]]:
     by_file = {f"ep_{number}": rows_of(PLAIN, rows) for number, rows in enumerate(OWN)}
     yield "a file for each episode", by_file, right
     names = ["ep_2", "ep_10", "ep_11"]
-    yield "numbers without zeros", dict(zip(names, by_file.values(), strict=True)), {**right, "counted": ("missing-numbers", "missing-files", "same-row")}
+    yield (
+        "numbers without zeros",
+        dict(zip(names, by_file.values(), strict=True)),
+        {**right, "counted": ("missing-numbers", "missing-files", "same-row")},
+    )
     yield "numbers from 1", {f"ep_{n + 1}": one for n, one in enumerate(by_file.values())}, right
-    yield "a gap in the numbers", dict(zip(["ep_0", "ep_1", "ep_3"], by_file.values(), strict=True)), {
-        **right,
-        "counted": ("missing-files",),
-    }
+    yield (
+        "a gap in the numbers",
+        dict(zip(["ep_0", "ep_1", "ep_3"], by_file.values(), strict=True)),
+        {
+            **right,
+            "counted": ("missing-files",),
+        },
+    )
     yield "folders for episodes", {f"ep_{n}/log": one for n, one in enumerate(by_file.values())}, right
-    yield "folders for episodes, with a gap and without zeros", {
-        f"ep_{n}/log": one for n, one in zip((2, 9, 10), by_file.values(), strict=True)
-    }, right
+    yield (
+        "folders for episodes, with a gap and without zeros",
+        {f"ep_{n}/log": one for n, one in zip((2, 9, 10), by_file.values(), strict=True)},
+        right,
+    )
     yield "hive partitions", {f"episode={n}/part-0": one for n, one in enumerate(by_file.values())}, right
     parts = {f"part_{n}": rows_of(BASE, rows) for n, rows in enumerate(PARTS)}
     yield "an episode in two parts", parts, right
-    yield "an episode in two parts, numbers without zeros", {
-        "part_9": parts["part_0"],
-        "part_10": parts["part_1"],
-    }, right
+    yield (
+        "an episode in two parts, numbers without zeros",
+        {
+            "part_9": parts["part_0"],
+            "part_10": parts["part_1"],
+        },
+        right,
+    )
     stepped = {f"part_{n}": rows_of({**BASE, "step": WITHIN}, rows) for n, rows in enumerate(PARTS)}
     yield "an episode in two parts, with step", stepped, right
     plain_steps = {f"part_{n}": rows_of({**PLAIN, "step": WITHIN}, rows) for n, rows in enumerate(PARTS)}
     yield "an episode in two parts, with step alone", plain_steps, right
     flagged = {f"part_{n}": rows_of(FLAGGED, rows) for n, rows in enumerate(PARTS)}
-    yield "an episode in two parts, with flags", flagged, {
-        "truths": (truth(), truth(lengths=(4, 2, 4, 3))),
-        "counted": ("end-without-flag",),
-    }
+    yield (
+        "an episode in two parts, with flags",
+        flagged,
+        {
+            "truths": (truth(), truth(lengths=(4, 2, 4, 3))),
+            "counted": ("end-without-flag",),
+        },
+    )
     yield "parts without marks", {f"part_{n}": rows_of(PLAIN, rows) for n, rows in enumerate(PARTS)}, {}
     yield "chunks without marks", {f"chunk_{n}": rows_of(PLAIN, rows) for n, rows in enumerate(PARTS)}, {}
-    yield "shards without marks", {
-        f"data-{n:05}-of-00002": rows_of(PLAIN, rows) for n, rows in enumerate(PARTS)
-    }, {}
-    yield "train and test without marks", {
-        name: rows_of(PLAIN, rows) for name, rows in zip(("train", "test"), PARTS, strict=True)
-    }, {}
+    yield "shards without marks", {f"data-{n:05}-of-00002": rows_of(PLAIN, rows) for n, rows in enumerate(PARTS)}, {}
+    yield (
+        "train and test without marks",
+        {name: rows_of(PLAIN, rows) for name, rows in zip(("train", "test"), PARTS, strict=True)},
+        {},
+    )
     whole = {f"part_{n}": rows_of(BASE, rows) for n, rows in enumerate((range(4), range(4, 13)))}
     yield "episodes in parts", whole, right
     restarted = {
@@ -393,77 +495,133 @@ def of_folders() -> Iterator[tuple[str, Mapping[str, Columns], dict[str, Any]]]:
     whole_rewards = {**second, "reward": np.arange(6)}
     changed = REWARD.copy()
     changed[4:10] = np.arange(6)
-    yield "rewards of integers in a file", {"ep_0": first, "ep_1": whole_rewards, "ep_2": third}, {
-        "truths": (truth(reward=changed),)
-    }
-    yield "rewards of integers in the first file", {"ep_0": whole_rewards, "ep_1": first, "ep_2": third}, {
-        "truths": (truth([*OWN[1], *OWN[0], *OWN[2]], (6, 4, 3), reward=[*range(6), *REWARD[:4], *REWARD[10:]]),)
-    }
+    yield (
+        "rewards of integers in a file",
+        {"ep_0": first, "ep_1": whole_rewards, "ep_2": third},
+        {"truths": (truth(reward=changed),)},
+    )
+    yield (
+        "rewards of integers in the first file",
+        {"ep_0": whole_rewards, "ep_1": first, "ep_2": third},
+        {"truths": (truth([*OWN[1], *OWN[0], *OWN[2]], (6, 4, 3), reward=[*range(6), *REWARD[:4], *REWARD[10:]]),)},
+    )
     discrete = {k: v for k, v in first.items() if "action" not in k}
     yield "discrete actions in a file", {"ep_0": {**discrete, "action": np.zeros(4, int)}, "ep_1": second}, {}
-    yield "float32 in a file", {
-        "ep_0": first,
-        "ep_1": {name: np.asarray(values, np.float32) for name, values in second.items()},
-        "ep_2": third,
-    }, {"truths": (Truth(LENGTHS.tolist(), truth().values, loss=1e-5),)}
-    yield "columns in another order in a file", {
-        "ep_0": first,
-        "ep_1": ordered(second, [*second][::-1]),
-        "ep_2": third,
-    }, right
-    yield "a column is missing in a file", {
-        "ep_0": first,
-        "ep_1": {k: v for k, v in second.items() if k != "obs_2"},
-        "ep_2": third,
-    }, {}
-    yield "a column is missing in the first file", {
-        "ep_0": {k: v for k, v in first.items() if k != "obs_2"},
-        "ep_1": second,
-        "ep_2": third,
-    }, {}
-    yield "the reward is missing in a file", {
-        "ep_0": first,
-        "ep_1": {k: v for k, v in second.items() if k != "reward"},
-        "ep_2": third,
-    }, {}
+    yield (
+        "float32 in a file",
+        {
+            "ep_0": first,
+            "ep_1": {name: np.asarray(values, np.float32) for name, values in second.items()},
+            "ep_2": third,
+        },
+        {"truths": (Truth(LENGTHS.tolist(), truth().columns, loss=1e-5),)},
+    )
+    yield (
+        "columns in another order in a file",
+        {
+            "ep_0": first,
+            "ep_1": ordered(second, [*second][::-1]),
+            "ep_2": third,
+        },
+        right,
+    )
+    yield (
+        "a column is missing in a file",
+        {
+            "ep_0": first,
+            "ep_1": {k: v for k, v in second.items() if k != "obs_2"},
+            "ep_2": third,
+        },
+        {},
+    )
+    yield (
+        "a column is missing in the first file",
+        {
+            "ep_0": {k: v for k, v in first.items() if k != "obs_2"},
+            "ep_1": second,
+            "ep_2": third,
+        },
+        {},
+    )
+    yield (
+        "the reward is missing in a file",
+        {
+            "ep_0": first,
+            "ep_1": {k: v for k, v in second.items() if k != "reward"},
+            "ep_2": third,
+        },
+        {},
+    )
     yield "another column in a file", {"ep_0": first, "ep_1": {**second, "obs_3": np.zeros(6)}, "ep_2": third}, {}
-    yield "an unknown column in a file", {"ep_0": first, "ep_1": {**second, "speed": np.zeros(6)}, "ep_2": third}, {
-        **right,
-        "counted": ("left-out",),
-    }
-    yield "another name of an element in a file", {
-        "ep_0": first,
-        "ep_1": {{"obs_2": "obs_3"}.get(k, k): v for k, v in second.items()},
-        "ep_2": third,
-    }, {}
-    yield "a file without rows", {"ep_0": first, "ep_1": rows_of(second, []), "ep_2": second, "ep_3": third}, {
-        **right,
-        "counted": ("no-transition",),
-    }
-    yield "an episode twice", {"ep_0": first, "ep_1": second, "ep_2": second, "ep_3": third}, {
-        "truths": (truth([*OWN[0], *OWN[1], *OWN[1], *OWN[2]], (4, 6, 6, 3)),),
-        "counted": ("equal-episodes",),
-    }
+    yield (
+        "an unknown column in a file",
+        {"ep_0": first, "ep_1": {**second, "speed": np.zeros(6)}, "ep_2": third},
+        {
+            **right,
+            "counted": ("left-out",),
+        },
+    )
+    yield (
+        "another name of an element in a file",
+        {
+            "ep_0": first,
+            "ep_1": {{"obs_2": "obs_3"}.get(k, k): v for k, v in second.items()},
+            "ep_2": third,
+        },
+        {},
+    )
+    yield (
+        "a file without rows",
+        {"ep_0": first, "ep_1": rows_of(second, []), "ep_2": second, "ep_3": third},
+        {
+            **right,
+            "counted": ("no-transition",),
+        },
+    )
+    yield (
+        "an episode twice",
+        {"ep_0": first, "ep_1": second, "ep_2": second, "ep_3": third},
+        {
+            "truths": (truth([*OWN[0], *OWN[1], *OWN[1], *OWN[2]], (4, 6, 6, 3)),),
+            "counted": ("equal-episodes",),
+        },
+    )
     flags = {f"ep_{n}": rows_of(FLAGGED, rows) for n, rows in enumerate(OWN)}
     yield "flags in all files", flags, {"truths": (truth(terminated=TERMINATED, truncated=TRUNCATED),)}
     ends = {"terminated": TERMINATED & (NUMBERS == 1), "truncated": LAST & ~(TERMINATED & (NUMBERS == 1))}
     yield "flags in a file", {**by_file, "ep_1": flags["ep_1"]}, {"truths": (truth(**ends),), "counted": ("by-file",)}
     ends = {"terminated": TERMINATED & (NUMBERS != 1), "truncated": LAST & ~(TERMINATED & (NUMBERS != 1))}
-    yield "no flags in a file", {**flags, "ep_1": by_file["ep_1"]}, {
-        "truths": (truth(**ends),),
-        "counted": ("end-without-flag",),
+    yield (
+        "no flags in a file",
+        {**flags, "ep_1": by_file["ep_1"]},
+        {
+            "truths": (truth(**ends),),
+            "counted": ("end-without-flag",),
+        },
+    )
+    several = {
+        f"log_{n}": rows_of({**FLAGGED, "episode": NUMBERS}, rows) for n, rows in enumerate((ROWS[:10], ROWS[10:]))
     }
-    several = {f"log_{n}": rows_of({**FLAGGED, "episode": NUMBERS}, rows) for n, rows in enumerate((ROWS[:10], ROWS[10:]))}
     unmarked = {name: {k: v for k, v in one.items() if k != "episode"} for name, one in several.items()}
-    bare = {name: {k: v for k, v in one.items() if k not in {"terminated", "truncated"}} for name, one in several.items()}
+    bare = {
+        name: {k: v for k, v in one.items() if k not in {"terminated", "truncated"}} for name, one in several.items()
+    }
     yield "files of several episodes", several, {"truths": (truth(terminated=TERMINATED, truncated=TRUNCATED),)}
-    yield "files of several episodes, the first without marks", {"log_0": rows_of(PLAIN, ROWS[:10]), "log_1": unmarked["log_1"]}, {}
+    yield (
+        "files of several episodes, the first without marks",
+        {"log_0": rows_of(PLAIN, ROWS[:10]), "log_1": unmarked["log_1"]},
+        {},
+    )
     swapped = {"log_0": several["log_1"], "log_1": rows_of(PLAIN, ROWS[:10])}
     yield "files of several episodes, the last without marks", swapped, {}
-    yield "files of several episodes, one with numbers and one with flags", {
-        "log_0": bare["log_0"],
-        "log_1": unmarked["log_1"],
-    }, right
+    yield (
+        "files of several episodes, one with numbers and one with flags",
+        {
+            "log_0": bare["log_0"],
+            "log_1": unmarked["log_1"],
+        },
+        right,
+    )
     # Further files.
     for name in (".ipynb_checkpoints/ep_1-checkpoint", "._ep_1", "backup/ep_1", "ep_1 (1)", "ep_1_copy", "old_ep_1"):
         # Rows that no other file has, as those of an earlier state of the file.
@@ -580,14 +738,66 @@ def of_texts() -> Iterator[FileMutant]:
         ("unended-line",),
     )
     yield FileMutant("an index without a name", "text of CSV", _indexed, RIGHT)
-    yield FileMutant("numbers of two digits", "text of CSV", as_text(str, float_format="%.2f"), (
-        Truth(LENGTHS.tolist(), truth().values, loss=0.006),
-    ))
+    yield FileMutant(
+        "numbers of two digits",
+        "text of CSV",
+        as_text(str, float_format="%.2f"),
+        (Truth(LENGTHS.tolist(), truth().columns, loss=0.006),),
+    )
 
 
 def _indexed(folder: Path) -> Path:
     pd.DataFrame(BASE).to_csv(folder / "data.csv")
     return folder / "data.csv"
+
+
+def of_json_lines() -> Iterator[FileMutant]:
+    """Yield changes of the text of JSON lines."""
+    rows = [
+        {
+            "episode": int(NUMBERS[row]),
+            "obs": OBS[row].tolist(),
+            "action": ACTION[row].tolist(),
+            "reward": float(REWARD[row]),
+        }
+        for row in ROWS
+    ]
+    texts = [json.dumps(row) for row in rows]
+
+    def changed(row: int, text: str) -> Callable[[Path], Path]:
+        def write(folder: Path) -> Path:
+            lines = [text if number == row else one for number, one in enumerate(texts)]
+            (folder / "data.jsonl").write_text("".join(f"{line}\n" for line in lines))
+            return folder / "data.jsonl"
+
+        return write
+
+    def without(name: str) -> str:
+        return json.dumps({key: value for key, value in rows[5].items() if key != name})
+
+    reward = json.dumps(rows[5]["reward"])
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "none": (texts[5], {"truths": RIGHT}),
+        "a row has no reward": (without("reward"), {}),
+        "a row has no episode": (without("episode"), {}),
+        "a row has a further value": (json.dumps({**rows[5], "speed": 1.0}), {}),
+        "values in another order": (json.dumps(dict([*rows[5].items()][::-1])), {"truths": RIGHT}),
+        "a value twice": (texts[5].replace("{", '{"reward": 7.5, ', 1), {}),
+        "NaN": (texts[5].replace(reward, "NaN"), {"truths": (truth(reward=nan_at(REWARD, 5)),), "counted": ("not-finite",)}),
+        "null": (texts[5].replace(reward, "null"), {"truths": (truth(reward=nan_at(REWARD, 5)),), "counted": ("not-finite",)}),
+        "a boolean": (texts[5].replace(reward, "true"), {}),
+        "a text": (texts[5].replace(reward, '"1.5"'), {}),
+        "a list": (texts[5].replace(reward, f"[{reward}]"), {}),
+        "a number beyond float64": (texts[5].replace(reward, "1e999"), {
+            "truths": (truth(reward=np.where(ROWS == 5, np.inf, REWARD)),), "counted": ("not-finite",)}),
+        "a cut line": (texts[5][:-9], {}),
+        "two rows in a line": (texts[5] + texts[6], {}),
+        "a list in a line": (json.dumps([*rows[5].values()]), {}),
+        "an empty object": ("{}", {}),
+        "a comment": ("# " + texts[5], {}),
+    }  # fmt: skip
+    for mutation, (text, arguments) in cases.items():
+        yield FileMutant(mutation, "text of JSON lines", changed(5, text), **arguments)
 
 
 def arrow_table(change: Callable[[pa.Table], pa.Table], columns: Columns = BASE) -> Callable[[Path], Path]:
@@ -616,8 +826,8 @@ def of_types() -> Iterator[FileMutant]:
     lists = {"episode": NUMBERS, "obs": OBS.tolist(), "action": ACTION.tolist(), "reward": REWARD}
     changes: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "float16": (cast("reward", pa.float16()), BASE, {"truths": (truth(reward=half.astype(float)),)}),
-        "float32": (cast("reward", pa.float32()), BASE, {"truths": (Truth(LENGTHS.tolist(), truth().values, loss=1e-5),)}),
-        "an element of float32": (cast("obs_0", pa.float32()), BASE, {"truths": (Truth(LENGTHS.tolist(), truth().values, loss=1e-5),)}),
+        "float32": (cast("reward", pa.float32()), BASE, {"truths": (Truth(LENGTHS.tolist(), truth().columns, loss=1e-5),)}),
+        "an element of float32": (cast("obs_0", pa.float32()), BASE, {"truths": (Truth(LENGTHS.tolist(), truth().columns, loss=1e-5),)}),
         "decimals": (cast("reward", pa.decimal128(12, 6)), BASE, {"truths": RIGHT}),
         "episodes of uint64": (cast("episode", pa.uint64()), BASE, {"truths": RIGHT}),
         "episodes of int8": (cast("episode", pa.int8()), BASE, {"truths": RIGHT}),
@@ -632,7 +842,6 @@ def of_types() -> Iterator[FileMutant]:
             lambda table: table.append_column("timestamp", pa.array(ROWS * 10**9).cast(pa.duration("ns"))), BASE, {"truths": RIGHT}),
         "fixed lists": (cast("obs", pa.list_(pa.float64(), 3)), lists, {"truths": RIGHT}),
         "large lists": (cast("obs", pa.large_list(pa.float64())), lists, {"truths": RIGHT}),
-        "list views": (cast("obs", pa.list_view(pa.float64())), lists, {"truths": RIGHT}),
         "lists of float16": (cast("obs", pa.list_(pa.float16())), lists, {"truths": (Truth(LENGTHS.tolist(), {"observation": OBS}, loss=0.01),)}),
         "groups of 5 rows": (lambda table: table, lists, {"truths": RIGHT}),
         "actions as bytes": (
@@ -673,6 +882,7 @@ def mutants() -> Iterator[FileMutant]:
     yield from in_formats()
     yield from in_folders()
     yield from of_texts()
+    yield from of_json_lines()
     yield from of_types()
 
 

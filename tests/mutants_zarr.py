@@ -27,7 +27,10 @@ GROUPS = {
 LAYOUTS: Mapping[str, Arrays] = {"replay buffer": BUFFER, "flat": {**FLAT, **FLAGS}, "groups": GROUPS}
 
 
-def truth(rows: Any = slice(None), lengths: Any = tuple(LENGTHS.tolist()), **others: Any) -> Truth:
+ALL_LENGTHS = tuple(LENGTHS.tolist())
+
+
+def truth(rows: Any = slice(None), lengths: Any = ALL_LENGTHS, **others: Any) -> Truth:
     """Return the values of some rows. `others` replaces values."""
     values = {"observation": OBS[rows], "action": ACTION[rows], "next.reward": REWARD[rows]}
     return Truth(lengths, {**values, **{name.replace("reward", "next.reward"): one for name, one in others.items()}})
@@ -125,21 +128,33 @@ def of_arrays() -> Iterator[tuple[str, str, Arrays, dict[str, Any]]]:
     # Dtypes.
     half, single = OBS.astype(np.float16), OBS.astype(np.float32)
     yield "replay buffer", "states of float16", {**buffer, "data/state": half}, {"truths": (truth(observation=half),)}
-    yield "replay buffer", "states of big-endian float32", {**buffer, "data/state": OBS.astype(">f4")}, {
-        "truths": (truth(observation=single),)
-    }
-    yield "replay buffer", "actions of int8", {**buffer, "data/action": (ACTION * 10).astype(np.int8)}, {
-        "truths": (truth(action=(ACTION * 10).astype(np.int8)),)
-    }
-    yield "replay buffer", "actions of uint16", {**buffer, "data/action": (ACTION * 10 + 20).astype(np.uint16)}, {
-        "truths": (truth(action=(ACTION * 10 + 20).astype(np.uint16)),)
-    }
+    yield (
+        "replay buffer",
+        "states of big-endian float32",
+        {**buffer, "data/state": OBS.astype(">f4")},
+        {"truths": (truth(observation=single),)},
+    )
+    yield (
+        "replay buffer",
+        "actions of int8",
+        {**buffer, "data/action": (ACTION * 10).astype(np.int8)},
+        {"truths": (truth(action=(ACTION * 10).astype(np.int8)),)},
+    )
+    yield (
+        "replay buffer",
+        "actions of uint16",
+        {**buffer, "data/action": (ACTION * 10 + 20).astype(np.uint16)},
+        {"truths": (truth(action=(ACTION * 10 + 20).astype(np.uint16)),)},
+    )
     yield "replay buffer", "actions of uint64 above int64", {
         **buffer, "data/action": (np.full((STEPS, 2), 2**63, np.uint64) + np.arange(STEPS, dtype=np.uint64)[:, None])
     }, {}  # fmt: skip
-    yield "replay buffer", "rewards of bool", {**buffer, "data/reward": REWARD > 0}, {
-        "truths": (truth(reward=(REWARD > 0) * 1.0),)
-    }
+    yield (
+        "replay buffer",
+        "rewards of bool",
+        {**buffer, "data/reward": REWARD > 0},
+        {"truths": (truth(reward=(REWARD > 0) * 1.0),)},
+    )
     spoiled = OBS.copy()
     spoiled[5, 1] = np.nan
     yield "replay buffer", "a NaN", {**buffer, "data/state": spoiled}, {
@@ -149,25 +164,42 @@ def of_arrays() -> Iterator[tuple[str, str, Arrays, dict[str, Any]]]:
     filmed: dict[str, Any] = {"truths": FILMED_TRUTH}
     yield "images", "none", FILMED, filmed
     planes = IMAGES.transpose(0, 3, 1, 2).copy()
-    yield "images", "channels first", {**FILMED, "data/img": planes}, {
-        "truths": (Truth(LENGTHS.tolist(), {"observation.img": planes}), *FILMED_TRUTH)
-    }
+    yield (
+        "images",
+        "channels first",
+        {**FILMED, "data/img": planes},
+        {"truths": (Truth(LENGTHS.tolist(), {"observation.img": planes}), *FILMED_TRUTH)},
+    )
     scaled = IMAGES.astype(np.float32)
-    yield "images", "float32 from 0 to 255", {**FILMED, "data/img": scaled}, {
-        "truths": (Truth(LENGTHS.tolist(), {"observation.img": scaled}),)
-    }
+    yield (
+        "images",
+        "float32 from 0 to 255",
+        {**FILMED, "data/img": scaled},
+        {"truths": (Truth(LENGTHS.tolist(), {"observation.img": scaled}),)},
+    )
     yield "images", "one image more", {**FILMED, "data/img": np.concatenate([IMAGES, IMAGES[-1:]])}, {}
     yield "images", "one image less", {**FILMED, "data/img": IMAGES[:-1]}, {}
     yield "images", "images of every second row", {**FILMED, "data/img": IMAGES[::2]}, {}
-    yield "images", "depth beside", {**FILMED, "data/depth": IMAGES[..., 0].astype(np.uint16)}, {
-        "truths": (Truth(LENGTHS.tolist(), {**FILMED_TRUTH[0].values, "observation.depth": IMAGES[..., 0]}),)
-    }
+    yield (
+        "images",
+        "depth beside",
+        {**FILMED, "data/depth": IMAGES[..., 0].astype(np.uint16)},
+        {"truths": (Truth(LENGTHS.tolist(), {**FILMED_TRUTH[0].columns, "observation.depth": IMAGES[..., 0]}),)},
+    )
     yield "images", "masks beside", {**FILMED, "data/mask": IMAGES[..., 0] > 9}, filmed
-    yield "images", "the name says BGR", {**without(FILMED, "data/img"), "data/img_bgr": IMAGES}, {
-        "truths": (Truth(LENGTHS.tolist(), {"observation.img_bgr": IMAGES}),)
-    }
+    yield (
+        "images",
+        "the name says BGR",
+        {**without(FILMED, "data/img"), "data/img_bgr": IMAGES},
+        {"truths": (Truth(LENGTHS.tolist(), {"observation.img_bgr": IMAGES}),)},
+    )
     # Further arrays and groups.
-    yield "replay buffer", "a copy of a group", {**buffer, "data_old/action": ACTION + 1, "data_old/state": OBS + 1}, right
+    yield (
+        "replay buffer",
+        "a copy of a group",
+        {**buffer, "data_old/action": ACTION + 1, "data_old/state": OBS + 1},
+        right,
+    )
     yield "replay buffer", "a copy of an array", {**buffer, "data/action_old": ACTION + 1}, right
     yield "replay buffer", "a further array of other rows", {**buffer, "data/lidar": np.zeros((50, 4))}, right
     yield "replay buffer", "a further group of statistics", {**buffer, "stats/mean": np.zeros(3)}, right
@@ -192,9 +224,12 @@ def of_arrays() -> Iterator[tuple[str, str, Arrays, dict[str, Any]]]:
     yield "groups", "rewards shorter by one", {**GROUPS, "demo_1/rewards": GROUPS["demo_1/rewards"][:-1]}, {}
     yield "groups", "an array is missing in a group", without(GROUPS, "demo_1/rewards"), {}
     yield "groups", "actions are missing in a group", without(GROUPS, "demo_1/actions"), {}
-    yield "groups", "another dtype in a group", {**GROUPS, "demo_1/actions": GROUPS["demo_1/actions"].astype("f4")}, {
-        "truths": (Truth(LENGTHS.tolist(), {"action": ACTION}, loss=1e-6),)
-    }
+    yield (
+        "groups",
+        "another dtype in a group",
+        {**GROUPS, "demo_1/actions": GROUPS["demo_1/actions"].astype("f4")},
+        {"truths": (Truth(LENGTHS.tolist(), {"action": ACTION}, loss=1e-6),)},
+    )
     yield "groups", "a further array in a group", {**GROUPS, "demo_1/extra": np.zeros(6)}, right
     yield "groups", "a further group", {**GROUPS, "stats/mean": np.zeros(3)}, right
     yield "groups", "a copy of a group", {**GROUPS, **{f"demo_1_old/{k}": v + 1 for k, v in three[1].items()}}, {}
@@ -205,7 +240,10 @@ CHUNKS: Mapping[str, int] = {"chunks of 1 row": 1, "chunks of 5 rows": 5, "a chu
 
 def name_of(arrays: Arrays, kind: str) -> str:
     """Return the name of the array of a field."""
-    names = {"action": ("data/action", "actions", "demo_1/actions"), "reward": ("data/reward", "rewards", "demo_1/rewards")}
+    names = {
+        "action": ("data/action", "actions", "demo_1/actions"),
+        "reward": ("data/reward", "rewards", "demo_1/rewards"),
+    }
     names["state"] = ("data/state", "observations", "demo_1/observations")
     return next(name for name in names[kind] if name in arrays)
 
@@ -244,7 +282,9 @@ def consolidate(folder: Path, version: int, change: Callable[[str, dict[str, Any
         kept = {key: one for key, document in keys.items() if (one := change(key, document)) is not None}
         (folder / ".zmetadata").write_text(json.dumps({"zarr_consolidated_format": 1, "metadata": kept}))
         return
-    own = {path.parent.relative_to(folder).as_posix(): json.loads(path.read_text()) for path in folder.rglob("zarr.json")}
+    own = {
+        path.parent.relative_to(folder).as_posix(): json.loads(path.read_text()) for path in folder.rglob("zarr.json")
+    }
     kept = {key: one for key, document in own.items() if key != "." and (one := change(key, document)) is not None}
     members = {"kind": "inline", "must_understand": False, "metadata": kept}
     (folder / "zarr.json").write_text(json.dumps({**own["."], "consolidated_metadata": members}))
@@ -287,12 +327,16 @@ def of_files() -> Iterator[tuple[str, Change, dict[str, Any]]]:
         f, n, v, shape=[document(f, n, v)["shape"][0], 1]
     ), {"kind": "action", "truths": (truth(action=ACTION[:, :1]),)}  # fmt: skip
     # Attributes.
-    yield "a scale in the attributes", lambda f, n, v: attributes(f, n, v, scale_factor=0.1, add_offset=5.0), {
-        "kind": "action"
-    }
-    yield "a fill value in the attributes", lambda f, n, v: attributes(f, n, v, _FillValue=float(ACTION[0, 0])), {
-        "kind": "action"
-    }
+    yield (
+        "a scale in the attributes",
+        lambda f, n, v: attributes(f, n, v, scale_factor=0.1, add_offset=5.0),
+        {"kind": "action"},
+    )
+    yield (
+        "a fill value in the attributes",
+        lambda f, n, v: attributes(f, n, v, _FillValue=float(ACTION[0, 0])),
+        {"kind": "action"},
+    )
     yield "units in the attributes", lambda f, n, v: attributes(f, n, v, units="rad"), {"kind": "action", **right}
     yield "dimensions in the attributes", lambda f, n, v: attributes(f, n, v, _ARRAY_DIMENSIONS=["time", "joint"]), {
         "kind": "action", **right

@@ -32,7 +32,16 @@ from datasets_rl.read.zarr_arrays import (
     read_metadata_2,
     read_metadata_3,
 )
-from datasets_rl.read.zarr_paths import ARRAY_2, ARRAY_3, ATTRIBUTES_2, CONSOLIDATED, MARKERS, array_of_chunk, folders_above, roots_of
+from datasets_rl.read.zarr_paths import (
+    ARRAY_2,
+    ARRAY_3,
+    ATTRIBUTES_2,
+    CONSOLIDATED,
+    MARKERS,
+    array_of_chunk,
+    folders_above,
+    roots_of,
+)
 from datasets_rl.read.zips import ZipReader
 
 _METADATA_MAX_BYTES = 64 << 20
@@ -283,7 +292,9 @@ class ZarrStore:
             for member in ("shape", "dtype", "data_type", "fill_value"):
                 # NaN differs from itself.
                 if member in own and member in document and repr(own[member]) != repr(document[member]):
-                    stated = f"{name} has the {member} {own[member]}, and {document[member]} by the metadata of the store"
+                    stated = (
+                        f"{name} has the {member} {own[member]}, and {document[member]} by the metadata of the store"
+                    )
                     problems.append(stated)
         if problems:
             hint = f"write the metadata of the store again, import zarr; zarr.consolidate_metadata({self.name!r})"

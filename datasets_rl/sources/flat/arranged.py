@@ -224,7 +224,9 @@ class ElementsFile(ArrayFile):
             ConversionError: If an integer would be rounded.
         """
         for column, values in zip(self._elements[name], columns, strict=True):
-            if values.dtype.kind in "iu" and len(large := np.flatnonzero((values >= EXACT_MAX) | (values <= -EXACT_MAX))):
+            if values.dtype.kind in "iu" and len(
+                large := np.flatnonzero((values >= EXACT_MAX) | (values <= -EXACT_MAX))
+            ):
                 row = start + int(large[0])
                 problem = f"{column} is {values[large[0]]} at row {row:,}, which a float of 64 bits may round"
                 hint = f"the other columns of {name} have floats: state the columns of {name} without {column} in dataset.toml"

@@ -345,7 +345,9 @@ class TableArrays(ArrayFile):
 
         image/bytes, image/path        image
         """
-        roots = {name.removesuffix("/bytes") for name, array in arrays.items() if name.endswith("/bytes") and array.encoded}
+        roots = {
+            name.removesuffix("/bytes") for name, array in arrays.items() if name.endswith("/bytes") and array.encoded
+        }
         for root in sorted(roots):
             if {name for name in arrays if name.startswith(f"{root}/")} == {f"{root}/bytes", f"{root}/path"}:
                 self._columns[root] = f"{root}/bytes"

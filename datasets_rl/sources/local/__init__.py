@@ -131,7 +131,9 @@ class Local(Source):
         if not data:
             raise none_kept([inside[path] for path in paths])
         first = next(iter(data))
-        if not description.files and FORMATS[form].endings:  # other files are known by whole names, equal in all folders
+        if (
+            not description.files and FORMATS[form].endings
+        ):  # other files are known by whole names, equal in all folders
             shown = [shown_path(path, folders) or path for path in paths]
             inner = {member for one in folders.values() for member in one.members}
             check_names(entry.id, shown, inside.keys() - {*paths, *inner, *files_beside(form, inside), FILE})

@@ -40,7 +40,9 @@ def check_shown(file: ArrayFile, plan: Plan, ends: Ends, images: int, files: int
         problems.append(f"{images:,} images are in the folder, and no column has their paths")
     episodes, videos = int((ends.lengths > 0).sum()), unshown_videos(file)
     if len(videos) > 1 and episodes and len(videos) % (files * episodes) == 0:
-        problems.append(f"{len(videos):,} videos are in the folder, and nothing says which of {episodes:,} episodes each shows")
+        problems.append(
+            f"{len(videos):,} videos are in the folder, and nothing says which of {episodes:,} episodes each shows"
+        )
     elif len(videos) == 1 and files == 1 and isinstance(file, VideosFile):
         frames = file.length_of(videos[0])
         if frames and abs(frames - ends.steps) <= max(_NEAR_FRAMES, ends.steps // _NEAR_PART):

@@ -72,7 +72,9 @@ def check_parts(file: ArrayFile, plan: Plan, path: str, data: Sequence[str]) -> 
     is_alone = bool(folder) and sum(other.rpartition("/")[0] == folder for other in data) == 1
     name = folder.rpartition("/")[2] if is_alone else _without_ending(last)
     if plan.by == "file" and not plan.layout.by and _PART.search(name):
-        problem = "no array marks the ends of episodes, and the name speaks of a part of the rows: is the file an episode?"
+        problem = (
+            "no array marks the ends of episodes, and the name speaks of a part of the rows: is the file an episode?"
+        )
         options = '[episodes], by = "file" if each file is an episode. Otherwise add an array that marks the episodes'
         raise ConversionError(file.name, [problem], hint=f"state in dataset.toml, {options}")
 
@@ -187,7 +189,9 @@ def check_begun(tail: Tail | None, file: ArrayFile, plan: Plan) -> None:
     firsts = {name: _values(file, name)[0] for name in _step_arrays(file, rows) if name in tail.steps}
     if any(first <= tail.steps[name] for name, first in firsts.items()):
         return
-    problem = f"{plan.marks} is {number} in the first row, as in the last row of {tail.file}: an episode may be in both files"
+    problem = (
+        f"{plan.marks} is {number} in the first row, as in the last row of {tail.file}: an episode may be in both files"
+    )
     options = f'[episodes], by = "column" and array = "{plan.marks}" if these are two episodes'
     raise ConversionError(
         file.name, [problem], hint=f"put the rows of an episode into one file, or state in dataset.toml, {options}"
