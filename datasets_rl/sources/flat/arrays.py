@@ -376,8 +376,9 @@ class TableArrays(ArrayFile):
 
     def lists(self, name: str, rows: int) -> Iterator[Any]:
         """Yield the cells of a column in blocks of rows: numbers, [n, k, ...], or ragged lists."""
-        for block in self._file.blocks([name], rows=rows):
-            yield block[name]
+        column = self._columns.get(name, name)
+        for block in self._file.blocks([column], rows=rows):
+            yield block[column]
 
     def first_bytes(self, name: str) -> bytes:
         """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""
