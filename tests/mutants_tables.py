@@ -49,7 +49,7 @@ def feather(path: Path, columns: Columns) -> Path:
 def jsonl(path: Path, columns: Columns) -> Path:
     """Write JSON lines. NaN is null."""
     frame = pd.DataFrame(columns)
-    frame.to_json(path.with_suffix(".jsonl"), orient="records", lines=True, double_precision=15)
+    frame.to_json(path.with_suffix(".jsonl"), orient="records", lines=True, double_precision=15, date_format="iso")
     return path.with_suffix(".jsonl")
 
 
