@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.exif import UPRIGHT
 from datasets_rl.read.streams import AGAIN, first_problems, unexpected_format
 from datasets_rl.read.threads import run_on_all_cores
 
@@ -50,6 +51,8 @@ class Header:
     """Rows, columns and channels: 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha."""
     dtype: np.dtype[Any]
     """uint8, or uint16 for depth images."""
+    orientation: int = UPRIGHT
+    """Orientation in the EXIF metadata, from 1 to 8, if these were read. The pixels are never turned."""
 
 
 def read_header(image: EncodedImages, name: str = "image") -> Header:

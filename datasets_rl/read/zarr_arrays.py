@@ -6,6 +6,7 @@ action/zarr.json    version 3    {"node_type": "array", "shape": [900, 2], "chun
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ _MEMBERS_3 = (
     "codecs",
 )
 _DTYPES_3 = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
+_NAN_BYTES = {base64.b64encode(np.array(np.nan, dtype).tobytes()).decode() for dtype in ("<f2", "<f4", "<f8")}
 _INDEX = re.compile(r"0|[1-9]\d{0,17}")
 _AXES_MAX = 32
 _STORED_MORE = 1 << 20
@@ -66,6 +68,8 @@ class ZarrArray:
     """Whether the chunks begin with the header of Blosc."""
     problem: str = ""
     """Why the values cannot be read, or empty."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """What the user states about the array."""
     stored: dict[int, list[str]] = field(default_factory=dict)
     """Keys of the chunks that the store has, by the position of the chunk along the first axis."""
     count: int = 0
@@ -89,6 +93,15 @@ class ZarrArray:
     def row_bytes(self) -> int:
         """Number of bytes of a row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def rewritten_by(self) -> str:
+        """Attributes by which xarray changes the values that it reads, as text, or empty."""
+        others = {"scale_factor": 1, "add_offset": 0}
+        changing = {name: value for name, own in others.items() if (value := self.attributes.get(name, own)) != own}
+        absent = {name: self.attributes[name] for name in ("_FillValue", "missing_value") if name in self.attributes}
+        changing |= {name: value for name, value in absent.items() if not _is_nan(value)}
+        return ", ".join(f"{name} = {value}" for name, value in changing.items())
 
     def add(self, key: str, below: str, size: int) -> bool:
         """Add a file of the store, and return whether the name is the name of a chunk.
@@ -199,6 +212,8 @@ def read_metadata_3(document: Any) -> ZarrArray | None:
     metadata = {key: document.get(key) for key in _MEMBERS_3}
     prefix = "c" if name == "default" else ""
     array = ZarrArray(shape, _dtype_3(document.get("data_type")), grid, chunk, "zarr3", metadata, separator, prefix)
+    stated = document.get("attributes")
+    array.attributes = stated if isinstance(stated, Mapping) else {}
     array.codec = names[0] if names[0] in IMAGE_CODECS and len(names) == 1 else ""
     array.blosc = names[-1] == "blosc"
     unknown = [] if array.codec else [one for one in inner if one not in _CODECS_3]
@@ -232,6 +247,13 @@ def _read_shape(document: Any, name: str) -> tuple[int, ...]:
 def _check_grid(shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
     if len(chunks) != len(shape) or 0 in chunks:
         raise NotZarrError(f"chunks {list(chunks)} do not fit to the shape {list(shape)}")
+
+
+def _is_nan(value: Any) -> bool:
+    """Return whether an attribute is NaN: a float, its name, or its bytes in base64, as xarray writes them."""
+    if isinstance(value, str):
+        return value == "NaN" or value in _NAN_BYTES
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _options(document: Mapping[str, Any], member: str, *known: str) -> Mapping[str, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-ARRAY_2, ARRAY_3, CONSOLIDATED = ".zarray", "zarr.json", ".zmetadata"
-MARKERS = (".zgroup", ARRAY_3, ARRAY_2, ".zattrs", CONSOLIDATED)
+ARRAY_2, ARRAY_3, ATTRIBUTES_2, CONSOLIDATED = ".zarray", "zarr.json", ".zattrs", ".zmetadata"
+MARKERS = (".zgroup", ARRAY_3, ARRAY_2, ATTRIBUTES_2, CONSOLIDATED)
 """Names of the files of metadata, of which a store has one in its folder."""
 _CHUNK = re.compile(r"(.+?)/(?:c/)?\d+(?:[./]\d+)*")
 

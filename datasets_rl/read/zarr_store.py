@@ -32,7 +32,16 @@ from datasets_rl.read.zarr_arrays import (
     read_metadata_2,
     read_metadata_3,
 )
-from datasets_rl.read.zarr_paths import ARRAY_2, ARRAY_3, CONSOLIDATED, MARKERS, array_of_chunk, folders_above, roots_of
+from datasets_rl.read.zarr_paths import (
+    ARRAY_2,
+    ARRAY_3,
+    ATTRIBUTES_2,
+    CONSOLIDATED,
+    MARKERS,
+    array_of_chunk,
+    folders_above,
+    roots_of,
+)
 from datasets_rl.read.zips import ZipReader
 
 _METADATA_MAX_BYTES = 64 << 20
@@ -191,9 +200,13 @@ class ZarrStore:
             problem = f"has the chunk {array.large[0]} of {size:,} bytes, more than its values can have"
         elif array.missing and array.metadata["fill_value"] is None:
             problem = f"lacks {array.missing:,} chunks, and no fill value is stated for such chunks"
+        elif array.rewritten_by:
+            problem = f"has the attributes {array.rewritten_by}, by which xarray changes the values"
         if not problem:
             return None
         hint = self.rewriting(name) if problem == array.problem else AGAIN
+        if array.rewritten_by and "xarray" in problem:
+            hint = f"store the values that xarray shows, xarray.open_zarr({self.name!r}), without these attributes"
         return ConversionError(self.name, [f"{name} {problem}"], hint=hint)
 
     def rewriting(self, name: str) -> str:
@@ -226,7 +239,7 @@ class ZarrStore:
     def _read_arrays(self) -> dict[str, ZarrArray]:
         arrays: dict[str, ZarrArray] = {}
         problems: list[str] = []
-        listed: set[str] = set()
+        listed: dict[str, Any] = {}
         damaged: set[str] = set()
         for key in self._files.sizes:
             folder, _, last = key.rpartition("/")
@@ -248,14 +261,44 @@ class ZarrStore:
                 arrays[folder] = array
         problems += [
             f"{name} is listed in the metadata of the store, but has no metadata itself"
-            for name in sorted(listed - {*arrays} - damaged)
+            for name in sorted(listed.keys() - {*arrays} - damaged)
         ]
         if "" in arrays:
             problems.append("it is a single array, expected a group of arrays")
         problems += self._add_chunks(arrays, damaged)
         if problems:
             raise ConversionError(self.name, first_problems(problems), hint=AGAIN)
+        self._read_attributes(arrays)
+        self._check_consolidated(arrays, listed)
         return dict(sorted(arrays.items()))
+
+    def _read_attributes(self, arrays: Mapping[str, ZarrArray]) -> None:
+        """Read the attributes of the arrays of version 2, which are files."""
+        for name, array in arrays.items():
+            if (key := f"{name}/{ATTRIBUTES_2}") in self._files.sizes:
+                with suppress(NotZarrError):
+                    stated = self._document(key)
+                    array.attributes = stated if isinstance(stated, Mapping) else {}
+
+    def _check_consolidated(self, arrays: Mapping[str, ZarrArray], listed: Mapping[str, Any]) -> None:
+        """Check that the metadata of the store state the shapes and the dtypes of the arrays.
+
+        Raises:
+            ConversionError: If the metadata of the store are older than those of an array, or newer.
+        """
+        problems = []
+        for name, document in listed.items():
+            own = arrays[name].metadata if isinstance(document, Mapping) else {}
+            for member in ("shape", "dtype", "data_type", "fill_value"):
+                # NaN differs from itself.
+                if member in own and member in document and repr(own[member]) != repr(document[member]):
+                    stated = (
+                        f"{name} has the {member} {own[member]}, and {document[member]} by the metadata of the store"
+                    )
+                    problems.append(stated)
+        if problems:
+            hint = f"write the metadata of the store again, import zarr; zarr.consolidate_metadata({self.name!r})"
+            raise ConversionError(self.name, first_problems(problems), hint=hint)
 
     def _document(self, key: str) -> Any:
         if self._files.sizes[key] > _METADATA_MAX_BYTES:
@@ -387,16 +430,16 @@ def require_imagecodecs() -> Any:
     return imagecodecs
 
 
-def _consolidated(document: Any, folder: str) -> set[str]:
-    """Return the paths of the arrays that consolidated metadata list, of version 2 or 3."""
+def _consolidated(document: Any, folder: str) -> dict[str, Mapping[str, Any]]:
+    """Return the documents of the arrays that consolidated metadata list, of version 2 or 3, by the path of the array."""
     prefix = f"{folder}/" if folder else ""
     with suppress(AttributeError, KeyError, TypeError):
         if "metadata" in document:
-            keys = [key for key in document["metadata"] if key.rpartition("/")[2] == ARRAY_2]
-            return {f"{prefix}{key.rpartition('/')[0]}" for key in keys}
+            keys = {key: one for key, one in document["metadata"].items() if key.rpartition("/")[2] == ARRAY_2}
+            return {f"{prefix}{key.rpartition('/')[0]}": one for key, one in keys.items()}
         members = document["consolidated_metadata"]["metadata"].items()
-        return {f"{prefix}{key}" for key, value in members if value["node_type"] == "array"}
-    return set()
+        return {f"{prefix}{key}": value for key, value in members if value["node_type"] == "array"}
+    return {}
 
 
 def _decode(codec: str, image: bytes, out: NDArray[Any]) -> str:

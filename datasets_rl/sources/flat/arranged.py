@@ -22,6 +22,7 @@ from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.sources.flat.arrays import Array, ArrayFile, RowReader, Rows
 from datasets_rl.sources.flat.names import usual_keys
+from datasets_rl.sources.flat.text_tables import EXACT_MAX
 from datasets_rl.ted.keys import ACTION, NEXT, OBSERVATION, natural_order
 
 _Index = NDArray[np.int64]
@@ -210,9 +211,26 @@ class ElementsFile(ArrayFile):
         for start in range(0, array.rows, rows):
             stop = min(start + rows, array.rows)
             columns = [np.asarray(reader.read(start, stop)).reshape(stop - start) for reader in readers]
+            if array.dtype.kind == "f":
+                self._check_exact(name, columns, start)
             yield np.stack(columns, axis=1).astype(array.dtype, copy=False)
         for reader in readers:
             reader.finish()
+
+    def _check_exact(self, name: str, columns: Sequence[NDArray[Any]], start: int) -> None:
+        """Check that no integer of a column is too large for the floats of the other columns.
+
+        Raises:
+            ConversionError: If an integer would be rounded.
+        """
+        for column, values in zip(self._elements[name], columns, strict=True):
+            if values.dtype.kind in "iu" and len(
+                large := np.flatnonzero((values >= EXACT_MAX) | (values <= -EXACT_MAX))
+            ):
+                row = start + int(large[0])
+                problem = f"{column} is {values[large[0]]} at row {row:,}, which a float of 64 bits may round"
+                hint = f"the other columns of {name} have floats: state the columns of {name} without {column} in dataset.toml"
+                raise ConversionError(self.name, [problem], hint=hint)
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)

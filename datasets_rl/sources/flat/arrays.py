@@ -331,17 +331,35 @@ class TableArrays(ArrayFile):
         self.name = name
         self._file = TableFile(path)
         self.arrays = {}
+        self._columns: dict[str, str] = {}
+        """Columns of arrays with another name."""
         try:
             # The lengths of the lists of a column are known only after reading its rows.
-            self.arrays = {column: self._array(column) for column in self._file.columns}
+            self.arrays = self._without_paths({column: self._array(column) for column in self._file.columns})
         except BaseException:
             self._file.__exit__(None, None, None)
             raise
 
+    def _without_paths(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Return arrays, in which images that Hugging Face stores with their paths have the name of the column.
+
+        image/bytes, image/path        image
+        """
+        roots = {
+            name.removesuffix("/bytes") for name, array in arrays.items() if name.endswith("/bytes") and array.encoded
+        }
+        for root in sorted(roots):
+            if {name for name in arrays if name.startswith(f"{root}/")} == {f"{root}/bytes", f"{root}/path"}:
+                self._columns[root] = f"{root}/bytes"
+        renamed = {column: root for root, column in self._columns.items()}
+        paths = {f"{root}/path" for root in self._columns}
+        return {renamed.get(name, name): array for name, array in arrays.items() if name not in paths}
+
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
-        for block in self._file.blocks([name], rows=rows):
-            values = block[name]
+        column = self._columns.get(name, name)
+        for block in self._file.blocks([column], rows=rows):
+            values = block[column]
             if isinstance(values, Ragged):
                 values = values.stacked(f"{self.name}: {name}")
             if (shape := self._file.tensors.get(name)) is not None and isinstance(values, np.ndarray):
@@ -358,8 +376,9 @@ class TableArrays(ArrayFile):
 
     def lists(self, name: str, rows: int) -> Iterator[Any]:
         """Yield the cells of a column in blocks of rows: numbers, [n, k, ...], or ragged lists."""
-        for block in self._file.blocks([name], rows=rows):
-            yield block[name]
+        column = self._columns.get(name, name)
+        for block in self._file.blocks([column], rows=rows):
+            yield block[column]
 
     def first_bytes(self, name: str) -> bytes:
         """Return the first cell of a column of bytes, or no bytes if the column has no bytes."""

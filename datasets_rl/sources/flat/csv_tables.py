@@ -80,11 +80,13 @@ class CsvFile(TextTable):
         self.first_row = 0 if columns else 1
         self._delimiter = self._own_delimiter = ","
         self._has_commas = False
+        self._is_unended = False
         self._objects: dict[str, list[str]] = {}
         super().__init__(path, name)
         self.decisions = {
             "other-delimiter": int(self._delimiter != self._own_delimiter),
             "decimal-comma": int(self._has_commas),
+            "unended-line": int(self._is_unended),
         }
 
     @override
@@ -148,6 +150,7 @@ class CsvFile(TextTable):
 
     def _lines(self, text: TextIO) -> Iterator[str]:
         while line := text.readline(_LINE_MAX_CHARS):
+            self._is_unended = line[-1] not in "\r\n"
             if len(line) == _LINE_MAX_CHARS:
                 raise ConversionError(self.name, [f"a line has more than {_LINE_MAX_CHARS:,} characters"])
             yield line

@@ -92,6 +92,11 @@ class DrivingLog(ArrayFile):
                 return None
         steps = np.diff(seconds)
         self.decisions = {**self.decisions, "time-not-later": int((steps <= 0).sum())}
+        if back := int(((steps < 0) & (steps >= -_PAUSE_SECONDS)).sum()):
+            self.open_question += (
+                f", and the times go back by less than {_PAUSE_SECONDS:g} s in {back:,} rows: sort the rows"
+            )
+            return None
         steps = np.append(0, steps)
         pauses: NDArray[np.int64] = np.cumsum((steps < 0) | (steps > _PAUSE_SECONDS))
         return pauses

@@ -17,7 +17,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from datasets_rl.errors import ConversionError
+from datasets_rl.read.exif import UPRIGHT, orientation
 from datasets_rl.read.images import Header, decode, read_header
 from datasets_rl.read.streams import ITEMS_MAX, first_problems
 from datasets_rl.read.threads import run_on_all_cores
@@ -35,6 +36,10 @@ from datasets_rl.sources.flat.formats import IMAGES, is_image
 
 BY_NAME = "image-by-name"
 """Rule of the decision about rows with a path of another machine."""
+NOT_TURNED = "exif-not-applied"
+"""Rule of the decision about images that state another orientation than that of their pixels."""
+_OTHER_KINDS = re.compile(r"thumb|preview|icon|mask|depth|segment|label|annotation|heatmap|overlay", re.IGNORECASE)
+"""Names of folders of images that show something else than the images of an episode."""
 _FOREIGN = re.compile(r"[A-Za-z]:|/|~")
 _HEAD_BYTES = 1 << 16
 _METADATA_MAX_BYTES = 1 << 20
@@ -185,6 +190,8 @@ class _Column:
     """Number of the image of each row in the folder, [N]."""
     by_name: int = 0
     """Number of rows with a path of another machine."""
+    not_turned: int = 0
+    """Number of rows with an image that states another orientation than that of the pixels."""
     problems: list[str] = field(default_factory=list)
     more: int = 0
     """Number of further rows with problems."""
@@ -218,6 +225,8 @@ class ImagePathsFile(ArrayFile):
                 first = next((header for header in headers if isinstance(header, Header)), None)
                 shape, dtype = (first.shape, first.dtype) if first else ((), np.dtype(np.uint8))
                 self.arrays[name] = Array(array.rows, shape, dtype, encoded=dtype == np.uint8)
+            elif array.encoded and array.shape:
+                self.arrays[name] = Array(array.rows, array.shape, array.dtype, encoded=array.dtype == np.uint8)
 
     @property
     def images(self) -> Collection[str]:
@@ -243,17 +252,22 @@ class ImagePathsFile(ArrayFile):
             kept = first_problems(problems, "images")
             raise ConversionError(self.name, [*kept, *([f"and {more:,} more paths"] if more else [])], hint=hint)
 
-    def count_by_name(self, names: Collection[str]) -> Counter[str]:
-        """Return the number of paths of other machines in some arrays, by the rule."""
-        return Counter({BY_NAME: sum(self._columns[name].by_name for name in names if name in self._columns)})
+    def count_rules(self, names: Collection[str]) -> Counter[str]:
+        """Return how often each rule was applied to some arrays."""
+        columns = [self._columns[name] for name in names if name in self._columns]
+        turned = sum(column.not_turned for column in columns)
+        return Counter({BY_NAME: sum(column.by_name for column in columns), NOT_TURNED: turned})
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:
+        array = self.arrays[name]
+        most = max(1, min(rows, _BLOCK_IMAGES, _BLOCK_BYTES // max(array.row_bytes, 1)))
         if name not in self._columns:
-            yield from self._file.blocks(name, rows)
+            is_encoded = self._file.arrays[name].encoded and bool(array.shape)
+            blocks = self._file.blocks(name, rows)
+            yield from self._decoded(name, blocks, most) if is_encoded else blocks
             return
-        numbers, array = self._columns[name].numbers, self.arrays[name]
-        rows = max(1, min(rows, _BLOCK_IMAGES, _BLOCK_BYTES // max(array.row_bytes, 1)))
+        numbers, rows = self._columns[name].numbers, most
         max_bytes = _METADATA_MAX_BYTES + 2 * array.row_bytes
         for start in range(0, len(numbers), rows):
             images = self._read(numbers[start : start + rows].tolist(), max_bytes)
@@ -261,6 +275,19 @@ class ImagePathsFile(ArrayFile):
             # A truncated image has a header. Only decoding shows that all pixels are there.
             decode(images, pixels, f"{self.name}: {name}", first=start)
             yield images if array.encoded else pixels
+
+    def _decoded(self, name: str, blocks: Iterator[Any], most: int) -> Iterator[Rows]:
+        """Yield images of a column in blocks of `most`, of which every one can be decoded, or no image is there."""
+        array, first = self.arrays[name], 0
+        for block in blocks:
+            for start in range(0, len(block), most):
+                images = block[start : start + most]
+                pixels: NDArray[Any] = np.zeros((len(images), *array.shape), array.dtype)
+                present = [place for place, image in enumerate(images) if image]
+                kept = [images[place] for place in present]
+                decode(kept, pixels, f"{self.name}: {name}", first=first + start, positions=present)
+                yield images if array.encoded else pixels
+            first += len(block)
 
     def _resolved(self, name: str, below: str) -> _Column | None:
         """Return the images of a column, or None if the texts are not names of images."""
@@ -274,6 +301,8 @@ class ImagePathsFile(ArrayFile):
                 if not isinstance(text, str) or not is_image(text.strip()):
                     return None
                 number, by_name, problem = known.get(text) or self._folder.find(text, below)
+                if by_name and not problem and self._is_of_other_kind(number, text, name):
+                    problem = f"does not exist: a file of this name is only {self._folder.paths[number]}"
                 if len(known) < _BLOCK_ROWS:
                     known[text] = number, by_name, problem
                 if problem:
@@ -288,6 +317,11 @@ class ImagePathsFile(ArrayFile):
         for number, (text, first) in self._absent(exact, found):
             column.add(self._absence(number, text, first, exact.get(number)))
         return column
+
+    def _is_of_other_kind(self, number: int, text: str, column: str) -> bool:
+        """Return whether an image that only names show is in a folder of thumbs, masks and the like, unlike the path."""
+        found = _OTHER_KINDS.search(_parts(self._folder.paths[number])[0])
+        return found is not None and found[0].lower() not in f"{text} {column}".lower()
 
     def _note(self, column: _Column, found: dict[int, tuple[str, int]], number: int, named: tuple[str, int]) -> None:
         """Note the first path of a file that only names show, and the problem of another path of the same file."""
@@ -328,6 +362,10 @@ class ImagePathsFile(ArrayFile):
         first_rows = {int(used[place]): int(rows[place]) for place in order if used[place] >= 0}
         self._folder.read_headers([*first_rows])
         array = self.arrays[name]
+        headers = {number: self._folder.header(number) for number in first_rows}
+        turns = {number: one.orientation for number, one in headers.items() if isinstance(one, Header)}
+        if {*turns.values()} - {UPRIGHT}:
+            column.not_turned = sum(turns.get(number, UPRIGHT) != UPRIGHT for number in column.numbers.tolist())
         for number, row in first_rows.items():
             header, where = self._folder.header(number), f"{self._folder.paths[number]} in row {row:,} of {name}"
             if isinstance(header, str):
@@ -335,6 +373,11 @@ class ImagePathsFile(ArrayFile):
             elif (header.shape, header.dtype) != (array.shape, array.dtype):
                 found, expected = (f"{list(one.shape)} of {one.dtype}" for one in (header, array))
                 yield f"{where} is {found}, expected {expected} as the first image"
+            elif turns[number] != (first := next(iter(turns.values()))):
+                yield (
+                    f"{where} has the orientation {turns[number]} in its EXIF metadata, expected {first} as the first image. "
+                    "Turn the pixels, PIL.ImageOps.exif_transpose"
+                )
 
     def _read(self, numbers: Sequence[int], max_bytes: int) -> list[bytes]:
         """Return the bytes of images, each at most `max_bytes`."""
@@ -378,7 +421,8 @@ def _read_header(file: Path) -> Header | str:
             try:
                 header = read_header(head)
             except ConversionError:  # long metadata precede the header of a JPEG
-                header = read_header(head + stream.read(_METADATA_MAX_BYTES))
+                head += stream.read(_METADATA_MAX_BYTES)
+                header = read_header(head)
     except ConversionError as error:
         return "; ".join(error.problems)
     except OSError as error:
@@ -386,7 +430,7 @@ def _read_header(file: Path) -> Header | str:
     max_bytes = _METADATA_MAX_BYTES + 2 * math.prod(header.shape) * header.dtype.itemsize
     if size > max_bytes:
         return f"has {size:,} bytes for {list(header.shape)} pixels, expected at most {max_bytes:,}"
-    return header
+    return replace(header, orientation=orientation(head)) if header.format == "jpeg" else header
 
 
 def _root_of(file: Path, path: str) -> Path:

@@ -70,11 +70,14 @@ class JsonLinesFile(TextTable):
             raise UnlikeObjectsError(roots.pop())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        number = 0
+        number, quotes = 0, -1
         with opened(self._path, self.name) as stream:
             for line in iter(lambda: stream.readline(LINE_MAX_BYTES), b""):
                 if line.strip():
-                    yield dict(leaves_of(object_of(line, number, self.name), "", self.whole))
+                    # A name twice adds quotes. Objects with as many quotes as the first have its names once.
+                    is_alike = line.count(b'"') == quotes
+                    yield dict(leaves_of(object_of(line, number, self.name, is_unique=is_alike), "", self.whole))
+                    quotes = line.count(b'"') if number == 0 else quotes
                     number += 1
 
     @override
@@ -133,14 +136,34 @@ def _too_large(name: str) -> ConversionError:
     return ConversionError(name, [problem], hint="write a line of JSON for each step, name.jsonl")
 
 
-def object_of(line: bytes, number: int, name: str) -> dict[str, Any]:
+class _RepeatedNameError(ValueError):
+    """Raised for an object with a name twice, of which the standard library keeps the last value. The text is the name."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedNameError(next(name for name in names if names.count(name) > 1))
+    return value
+
+
+def object_of(line: bytes, number: int, name: str, *, is_unique: bool = False) -> dict[str, Any]:
     """Return the object in a line.
 
+    Args:
+        line: The line.
+        number: The number of the row, for messages.
+        name: The name of the file, for messages.
+        is_unique: Whether the names of the object are known to be unique, and need no check.
+
     Raises:
-        ConversionError: If the line is not JSON, or not an object.
+        ConversionError: If the line is not JSON, or not an object, or an object has a name twice.
     """
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=None if is_unique else _unique)
+    except _RepeatedNameError as error:
+        raise ConversionError(name, [f"row {number:,} has {error} twice, expected each name once"]) from error
     except (ValueError, RecursionError) as error:
         raise ConversionError(name, [f"row {number:,} is not JSON: {error}"]) from error
     if not isinstance(value, dict):

@@ -24,7 +24,7 @@ from typing_extensions import override
 from datasets_rl.errors import ConversionError, join_names
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile, Rows
-from datasets_rl.sources.flat.names import usual_keys
+from datasets_rl.sources.flat.names import speaks_of_episodes, usual_keys
 
 _BATCH_ROWS = 4096
 _KEPT_BATCHES = 4
@@ -49,6 +49,8 @@ huge integer        does not fit into int64
 word                true or false
 unreadable list     has brackets or braces, and is neither a list of numbers nor an object
 """
+_SUMS = {"sum", "total", "totals", "mean", "average", "avg", "median", "std", "min", "max", "count"}
+"""Words of a row that sums up the rows above."""
 _NUMBERS = {INTEGER, NUMBER, POINT, EMPTY, NULL}
 _ELEMENT = re.compile(r"(.+?)(_\d+|\[\d+\])")
 
@@ -76,13 +78,18 @@ class Column:
             shapes, elements = ({kind.split(" of ")[part] for kind in lists} for part in (0, 1))
             if kinds == lists and len(shapes) == 1:
                 shape, dtype = tuple(json.loads(shapes.pop())), _dtype(elements)
-        elif TEXTS in kinds and _is_text(kinds, name):
+        elif TEXTS in kinds and _is_text(kinds, name) and not self._is_sum(name):
             return Array(rows, (), TEXT, text=True)
         else:
             dtype = _dtype(kinds)
         if dtype is None:
             return Array(rows, (), np.dtype(object), problem=self._problem(lists))
         return Array(rows, shape, dtype)
+
+    def _is_sum(self, name: str) -> bool:
+        """Return whether a word, such as "sum" in the last row, is among the numbers of episodes."""
+        is_mixed = bool(self.kinds.keys() - {TEXTS, EMPTY}) and speaks_of_episodes(name)
+        return is_mixed and self.kinds[TEXTS][1].strip("'\" ").lower() in _SUMS
 
     def _problem(self, lists: set[str]) -> str:
         if self.kinds.keys() <= {EMPTY, NULL}:

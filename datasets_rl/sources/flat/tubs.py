@@ -168,6 +168,8 @@ class RecordsFile(_Rows):
                 problems.append(f"{record}: {error}")
         numbers = [int(match[1]) for record in found if (match := _RECORD.fullmatch(record))]
         super().__init__(name, rows, numbers, problems)
+        missing = numbers[-1] - numbers[0] + 1 - len(numbers) if numbers else 0
+        self.decisions = {**self.decisions, "missing-records": missing}
 
 
 def _read_manifest(path: Path, name: str) -> dict[str, Any]:

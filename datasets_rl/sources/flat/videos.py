@@ -184,6 +184,20 @@ class VideosFile(ArrayFile):
         if self._cameras and frames:
             self.contained = [*file.contained, frames]
 
+    @property
+    def cameras(self) -> Collection[str]:
+        """Names of the arrays of images that are frames of videos."""
+        return self._cameras.keys()
+
+    @property
+    def videos(self) -> list[str]:
+        """Paths of the videos in the folder."""
+        return self._folder.paths
+
+    def length_of(self, path: str) -> int:
+        """Return the number of frames of a video, or 0 if the file is not a video that can be read."""
+        return self._length_of(self._folder.paths.index(path))
+
     def check(self, names: Collection[str]) -> None:
         """Check that the videos of some arrays have exactly the frames of the rows, and the images by path of others.
 
@@ -206,7 +220,7 @@ class VideosFile(ArrayFile):
     def count_rules(self, names: Collection[str]) -> Counter[str]:
         """Return how often each rule was applied to some arrays."""
         frames = sum(self._count for name in names if name in self._cameras and self.arrays[name].encoded)
-        return Counter({TO_JPEG: frames}) + self._file.count_by_name(names)
+        return Counter({TO_JPEG: frames}) + self._file.count_rules(names)
 
     @override
     def blocks(self, name: str, rows: int) -> Iterator[Rows]:

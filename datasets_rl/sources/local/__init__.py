@@ -34,7 +34,7 @@ from datasets_rl.sources.base import (
     none_kept,
 )
 from datasets_rl.sources.flat.folders import data_folders, shown_path
-from datasets_rl.sources.flat.formats import FORMATS, files_beside, formats_of, is_image
+from datasets_rl.sources.flat.formats import FORMATS, VIDEOS, files_beside, formats_of, is_image
 from datasets_rl.sources.foreign import PAGE, foreign_files
 from datasets_rl.sources.local.description import (
     FILE,
@@ -42,6 +42,7 @@ from datasets_rl.sources.local.description import (
     missing_numbers,
     no_episode_numbers_error,
 )
+from datasets_rl.sources.local.several import check_names
 from datasets_rl.sources.selection import IMAGES, read_numbers
 
 if TYPE_CHECKING:
@@ -130,12 +131,20 @@ class Local(Source):
         if not data:
             raise none_kept([inside[path] for path in paths])
         first = next(iter(data))
+        if (
+            not description.files and FORMATS[form].endings
+        ):  # other files are known by whole names, equal in all folders
+            shown = [shown_path(path, folders) or path for path in paths]
+            inner = {member for one in folders.values() for member in one.members}
+            check_names(entry.id, shown, inside.keys() - {*paths, *inner, *files_beside(form, inside), FILE})
         if description.table and description.table not in inside:
             raise ConversionError(
                 entry.id, [f"{FILE}: episodes.table is {description.table}, which is not in the folder"]
             )
         tables = [inside[description.table]] if description.table else []
-        tables += [inside[path] for path in _named_files(form, inside, paths)]
+        named = _named_files(form, inside, paths)
+        tables += [inside[path] for path in named]
+        unnamed = [path.lower() for path in inside.keys() - {*named}]
         sizes = [sum(asset.size or 0 for asset in assets) for _, assets in data.values()]
         described = replace(
             entry,
@@ -147,14 +156,17 @@ class Local(Source):
             environment=description.environment,
             score=None if description.score is None else Score(*description.score),
         )
+        groups = [*group_by_size(data, sizes, _SHARD_BYTES)]
+        # An episode may be in the last file of a shard and in the first file of the next shard.
+        befores = [[], *(group[-1:] for group in groups[:-1])]
         return Listing(
             (*stated, *tables, *(asset for _, assets in data.values() for asset in assets)),
             tuple(
                 Shard(
-                    tuple(asset.path for path in group for asset in data[path][1]),
+                    tuple(asset.path for path in (*before, *group) for asset in data[path][1]),
                     [[path, data[path][0]] for path in group],
                 )
-                for group in group_by_size(data, sizes, _SHARD_BYTES)
+                for before, group in zip(befores, groups, strict=True)
             ),
             common=tuple(asset.path for asset in (*stated, *data[first][1], *tables)),
             params={
@@ -166,6 +178,8 @@ class Local(Source):
                 "tables": paths,
                 "images": selection.options.get(IMAGES.name, ""),
                 "missing_files": missing_numbers(paths),
+                "unnamed_images": sum(map(is_image, unnamed)),
+                "unnamed_videos": sum(path.endswith(VIDEOS) for path in unnamed),
             },
             entry=described,
             revision=folder.revision,

@@ -50,6 +50,12 @@ def check_rows(file: ArrayFile, plan: Plan, ends: Ends, *, alone: bool) -> list[
     check_seams(file, plan, ends)
     if not plan.layout.by and plan.by in {"file", "flags"}:
         _check_episodes(file, plan, ends, alone=alone)
+    elif not plan.layout.by and (problems := _resets_of_clocks(file, plan, ends)):
+        options = (
+            f'[episodes], by = "{plan.by}"{plan.marks and f" and array = {plan.marks!r}"} if the rows are in order'
+        )
+        hint = f"sort the rows of each episode, or state in dataset.toml, {options}"
+        raise ConversionError(file.name, problems, hint=hint)
     return matches
 
 

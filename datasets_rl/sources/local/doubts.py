@@ -21,7 +21,16 @@ from datasets_rl.sources.flat.layout import Layout
 from datasets_rl.sources.flat.names import COUNTS_EPISODES, COUNTS_STEPS, RETURNS, last_name
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.local.description import missing_numbers
-from datasets_rl.ted.keys import NEXT_DONE, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED, dotted_name
+from datasets_rl.ted.keys import (
+    ACTION,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    dotted_name,
+)
 
 _Flags = NDArray[np.bool_]
 _Index = NDArray[np.int64]
@@ -34,6 +43,9 @@ RULES: Mapping[str, str] = {
     "other-returns": "the return that the files state for an episode is not the sum of the rewards",
 }
 """Text of each counted decision, by rule."""
+_LIST = re.compile(r"\s*[\[({]+\s*-?[\d.]|\s*array\(")
+"""Begin of a text that is a list of numbers."""
+_SHOWN_CHARS = 40
 _TOLERANCE = 1e-3
 """Relative difference between a stated return and the sum of the rewards that rounding explains."""
 
@@ -53,6 +65,28 @@ def check_unreadable(file: ArrayFile, layout: Layout) -> None:
     ]
     if problems and layout.inferred:
         hint = "store numbers, or describe the fields in dataset.toml and name the array otherwise"
+        raise ConversionError(file.name, problems, hint=hint)
+
+
+def check_texts(file: ArrayFile, layout: Layout) -> None:
+    """Check that no observation, action or next observation has lists of numbers as texts.
+
+    Raises:
+        ConversionError: If the first row of such a field is a list as a text. The error names every such array.
+    """
+    problems, names = [], []
+    for field in layout.fields_of(file.readable):
+        array = file.arrays.get(field.array)
+        is_vector = field.key[:1] in {OBSERVATION, ACTION} or field.key[:2] == (NEXT, *OBSERVATION)
+        if array is None or not array.text or array.shape or not array.rows or not is_vector or field in layout.fields:
+            continue
+        first = str(next(file.blocks(field.array, 1))[0])
+        if _LIST.match(first):
+            names.append(field.array)
+            problems.append(f"{field.array} has texts such as {first[:_SHOWN_CHARS]!r}, expected lists of numbers")
+    if problems:
+        lines = "; ".join(f"table[{name!r}] = table[{name!r}].map(json.loads)" for name in names)
+        hint = f"store lists of numbers, in pandas {lines}, or state the field of texts in dataset.toml, [fields]"
         raise ConversionError(file.name, problems, hint=hint)
 
 

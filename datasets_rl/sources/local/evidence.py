@@ -68,7 +68,9 @@ from datasets_rl.ted.keys import (
 _Index = NDArray[np.int64]
 _FLAGS = (NEXT_TERMINATED, NEXT_TRUNCATED, NEXT_DONE)
 _SPEAKS_FOR_ROWS = re.compile(r"episode|(^|_)eps?(_|$)|traj|rollout|demo|segment|(^|_)seq(uence)?(_|$)", re.IGNORECASE)
-_NUMBERS_ROWS = re.compile(rf"{COUNTS_STEPS.pattern}|^(global_)?(index|idx)$|^row(_id|_index)?$", re.IGNORECASE)
+_NUMBERS_ROWS = re.compile(
+    rf"{COUNTS_STEPS.pattern}|^(global_)?(index|idx|id)$|^row(_id|_index)?$|^unnamed: \d+$", re.IGNORECASE
+)
 _PADDING = re.compile(r"length|(^|_)lens?(_|$)|mask|valid", re.IGNORECASE)
 _DISCOUNT: Key = ("discount",)
 _SPLITS = "indices"

@@ -21,13 +21,13 @@ from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
 from datasets_rl.sources.flat.equal import EQUAL, EqualEpisodes
 from datasets_rl.sources.flat.folders import data_folders
 from datasets_rl.sources.flat.formats import files_beside
-from datasets_rl.sources.flat.image_paths import BY_NAME
+from datasets_rl.sources.flat.image_paths import BY_NAME, NOT_TURNED
 from datasets_rl.sources.flat.measured import counted
-from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.flat.plan import Plan, is_empty
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.flat.videos import QUALITY, TO_JPEG, FilesBeside, VideosFile
-from datasets_rl.sources.local import doubts
+from datasets_rl.sources.local import beside, doubts
 from datasets_rl.sources.local.checks import check_rows
 from datasets_rl.sources.local.description import FILE, Description, no_episode_numbers_error
 from datasets_rl.sources.local.evidence import (
@@ -37,6 +37,7 @@ from datasets_rl.sources.local.evidence import (
     with_flags_of_episodes,
     with_success,
 )
+from datasets_rl.sources.local.several import Tail, check_begun, check_parts, check_same_marks, tail_of
 from datasets_rl.sources.values import WIDENED
 from datasets_rl.ted.episode import Episode
 from datasets_rl.ted.episode_batch import EpisodeBatch
@@ -70,7 +71,9 @@ _RULES = {
     "by-group": "each group of arrays is an episode",
     "by-suffix": "the number at the end of the name of an array is the number of the episode",
     BY_NAME: "paths of images are paths of another place: the images were found by the names of the files",
+    NOT_TURNED: "images state another orientation in their EXIF metadata: the pixels were stored as in the file, not turned",
     TO_JPEG: f"frames of videos became JPEG images of quality {QUALITY}, with a loss",
+    "missing-records": "numbers are missing in the names of the records of a tub: the records around are consecutive steps",
     "deleted-rows": "rows that the manifest of a tub marks as deleted were left out",
     "session-split": "rows are missing within a session: the rows after them are another episode",
     "time-not-later": "the times in the names of images do not rise: the rows keep the order of the file",
@@ -80,6 +83,7 @@ _RULES = {
     **EQUAL,
     "other-delimiter": "the columns of a CSV file are separated by semicolons, tabs or spaces",
     "decimal-comma": "the numbers of a CSV file have a decimal comma",
+    "unended-line": "the last line of a CSV file has no line end, as the last line of a truncated file",
     "rows-of-episodes-joined": "rows of episodes that alternate in the file were put together, by eps_id and t",
     "next-observation-measured": "next observations were compared with the observations, and are the observations of the "
     "following rows. The count is that of the compared rows",
@@ -124,6 +128,9 @@ class LocalReader(FlatReader):
         self._first = 0
         """Number of the first episode of the block, where the file does not number the episodes."""
         self._missing: int = facts.get("missing_files", 0)
+        self._images: int = facts.get("unnamed_images", 0)
+        """Number of the images in the folder that no column names."""
+        self._videos: int = facts.get("unnamed_videos", 0)
         self._episodes = EqualEpisodes()
         self._numbers: Mapping[str, NDArray[Any]] = {}
         """Numbers of each episode of the present file, [E] each, that attributes state."""
@@ -139,9 +146,17 @@ class LocalReader(FlatReader):
         # A file stands for a folder.
         members = {member for folder in folders.values() for member in folder.members} - folders.keys()
         paths = {path: file for path, file in paths.items() if path not in members}
-        beside = {*files_beside(facts["format"], paths)}
-        others = {path: file for path, file in paths.items() if path in beside}
-        paths = {path: file for path, file in paths.items() if path not in beside}
+        shown = {*files_beside(facts["format"], paths)}
+        others = {path: file for path, file in paths.items() if path in shown}
+        paths = {path: file for path, file in paths.items() if path not in shown}
+        self._data: Sequence[str] = facts["tables"]
+        """Paths of all data files, in order."""
+        self._present = ""
+        """Path of the present file."""
+        self._arrays: Sequence[str] = ()
+        """Names of the arrays of the first file."""
+        self._tail: Tail | None = None
+        """End of the file before."""
         self._beside = FilesBeside(others, facts["tables"], facts["images"])
         super().__init__(dataset_id, description, facts["format"], paths, {"first": facts["first"]})
         self.rules = {
@@ -156,17 +171,33 @@ class LocalReader(FlatReader):
     @override
     def episodes(self, part: Any = None) -> Iterator[Episode | EpisodeBatch]:
         self._episodes = EqualEpisodes()
+        self._tail = self._tail_before(part)
         yield from super().episodes(part)
+
+    def _tail_before(self, part: Any) -> Tail | None:
+        """Return the end of the file before the first file of a part, if this file is among the files."""
+        number = part[0][1] if part else 0
+        before = self._data[number - 1] if number else ""
+        if before not in self._paths:
+            return None
+        with self.open_file(before) as file:
+            if is_empty(file, self._layout):
+                return None
+            plan = self.plan(file)
+            return tail_of(file, plan, find_ends(file, plan, read_flags(file, plan)))
 
     @property
     @override
     def decisions(self) -> Sequence[Decision]:
-        missing = Decision("missing-files", _MISSING, self._missing, of_dataset=True)
-        return [*super().decisions, *([missing] if self._missing else [])]
+        own = {"missing-files": self._missing, beside.IMAGES: self._images, beside.VIDEOS: self._videos}
+        texts = {"missing-files": _MISSING, **beside.RULES}
+        counted = [Decision(rule, texts[rule], count, of_dataset=True) for rule, count in own.items() if count]
+        return [*super().decisions, *counted]
 
     @override
     def open_file(self, name: str) -> ArrayFile:
         file = super().open_file(name)
+        self._present = name
         try:
             return self._beside.shown_in(arranged(file, self._layout), name)
         except BaseException:
@@ -187,8 +218,11 @@ class LocalReader(FlatReader):
         plan = replace(plan, of_episodes=numbers)
         _check_missing_reward(file, plan)
         doubts.check_unreadable(file, self._layout)
+        doubts.check_texts(file, self._layout)
+        if self._known is not None:
+            check_same_marks(file, plan, self._plan, self._arrays)
         if self._known is None:
-            self._unused = file.unused
+            self._unused, self._arrays = file.unused, [*file.arrays]
             of_all = {*_RATES, *_ENVIRONMENTS}
             self._attributes = {name: value for name, value in file.attributes.items() if self._alone or name in of_all}
         if self._known is not None and bool(plan.success) != bool(self._plan.success):
@@ -209,6 +243,12 @@ class LocalReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         ends = find_ends(file, plan, read_flags(file, plan))
+        if not self._alone:
+            check_parts(file, plan, self._present, self._data)
+            check_begun(self._tail, file, plan)
+            self._tail = tail_of(file, plan, ends)
+        beside.check_shown(file, plan, ends, self._images, len(self._data))
+        self._videos = max(self._videos, len(beside.unshown_videos(file)))
         matches = check_rows(file, plan, ends, alone=self._alone)
         self._success = None
         self._numbers = {name: file.of_episodes[name] for name in plan.of_episodes}
