@@ -182,7 +182,9 @@ class TensorDictFolder:
         dotted, shape = ".".join(name), _shape_of(entry.get("shape"))
         kind = str(entry["dtype"]).removeprefix("torch.")
         if shape is None:
-            self._problems.append(f"{dotted} has the shape {entry.get('shape')!r} in {META}, expected a list of integers")
+            self._problems.append(
+                f"{dotted} has the shape {entry.get('shape')!r} in {META}, expected a list of integers"
+            )
         elif entry.get("is_nested"):
             self.left_out[dotted] = "it is a nested tensor, with elements of different shapes"
         elif kind not in _DTYPES:

@@ -182,9 +182,14 @@ _AFTER = (NEXT, *OBSERVATION)
 
 
 def _after_fields(fields: Sequence[Field]) -> list[Field]:
-    """Return the fields of next observations, except the next of an observation that is not a state."""
-    steps = {field.key for field in fields if not field.is_state}
-    return [field for field in fields if field.key[:2] == _AFTER and field.key[1:] not in steps]
+    """Return the fields of next states: of next observations, except where the observation is not a state, and of others."""
+    of_states, of_steps = ({field.key for field in fields if field.is_state is state} for state in (True, False))
+    return [
+        field
+        for field in fields
+        if field.key[0] == NEXT
+        and (field.key[1:] in of_states or (field.key[:2] == _AFTER and field.key[1:] not in of_steps))
+    ]
 
 
 def _unused_arrays(file: ArrayFile, fields: Sequence[Field]) -> set[str]:

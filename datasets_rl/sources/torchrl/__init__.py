@@ -10,18 +10,18 @@ The id is any name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasets_rl.errors import Argument, ConversionError, FetchError, Remedy, UnknownIdError
+from datasets_rl.errors import Argument, Call, ConversionError, FetchError, Remedy, UnknownIdError, join_names
 from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, group_by_size, none_kept
-from datasets_rl.sources.selection import IMAGES, Numbers, Option
+from datasets_rl.sources.selection import Numbers, Option
 from datasets_rl.ted.keys import natural_order
 
 if TYPE_CHECKING:
-    from datasets_rl.fetch.asset import Asset, Folder
+    from datasets_rl.fetch.asset import Folder
     from datasets_rl.fetch.upstream import Upstream
     from datasets_rl.sources.address_files import AddressFiles
 
@@ -29,9 +29,11 @@ __all__ = ["SOURCE", "TorchRL"]
 
 _ID = re.compile(r"(?:\w[-\w.]*/)*\w[-\w.]*", re.ASCII)
 _META, _ENDING = "meta.json", ".memmap"
-_INNER = "_tensordict"
 _STORAGE, _WRITER = "storage", "writer"
-_DOCUMENTS = frozenset({"storage_metadata.json", "metadata.json"})
+_STATES = (_WRITER, "sampler", "rng_state")
+"""Folders of the state of a buffer beside the storage."""
+_DOCUMENTS = frozenset({_META, "storage_metadata.json"})
+_NUMBERS = re.compile(r"\d+")
 _SHARD_BYTES = 64 << 20
 
 
@@ -66,7 +68,11 @@ class TorchRL(Source):
             "unknown.",
             choices=("unknown", "stored"),
         ),
-        Option("time", "Dimension of the batch that counts the steps. By default, the values show it.", choices=("0", "1", "2")),
+        Option(
+            "time",
+            "Dimension of the batch that counts the steps. By default, the values show it.",
+            choices=("0", "1", "2"),
+        ),
     )
 
     def ids(self) -> Sequence[str]:
@@ -107,9 +113,8 @@ class TorchRL(Source):
         if not roots:
             return ""
         first = next(iter(roots))
-        meta = f"{first}/{_META}" if first else _META
         more = f", as {len(roots) - 1:,} other folders have" if len(roots) > 1 else ""
-        return f"{meta} describes the {_ENDING} files beside it{more}"
+        return f"{_joined(first, _META)} describes the {_ENDING} files beside it{more}"
 
     @override
     def resolve_files(self, entry: Entry, folder: Folder, selection: Selection, upstream: Upstream) -> Listing:
@@ -118,6 +123,12 @@ class TorchRL(Source):
         if not roots:
             names = ", ".join(sorted(assets)[:5]) or "none"
             raise ConversionError(entry.id, [f"it has no {_META} beside {_ENDING} files. The first files are {names}"])
+        if len({_NUMBERS.sub("", root) for root in roots}) > 1 and not (selection.include or selection.exclude):
+            problem = f"it has several folders of steps, whose names are not numbered: {join_names([*roots])}"
+            hint = Remedy(
+                "give one of the folders, or choose with {}", Argument("selection", Call("Selection", include=...))
+            )
+            raise ConversionError(entry.id, [problem], hint=hint)
         members = {root: [assets[path] for path in paths] for root, paths in roots.items()}
         kept = {
             root: number
@@ -140,7 +151,7 @@ class TorchRL(Source):
             common=tuple(asset.path for asset in members[first]),  # this folder defines the columns
             params={
                 "roots": {
-                    _shown(root, entry): [_paths_of(root, assets, entry)[0], _paths_of(root, assets, entry)[1]]
+                    _shown(root, entry): [f"{entry.name}/{_joined(root, _META)}", f"{entry.name}/{_writer_of(root)}"]
                     for root in kept
                 },
                 "options": {option.name: selection.options.get(option.name, "") for option in self.options},
@@ -155,50 +166,55 @@ def _shown(root: str, entry: Entry) -> str:
     return root or entry.name.rpartition("/")[2]
 
 
-def _paths_of(root: str, assets: Mapping[str, Asset], entry: Entry) -> tuple[str, str]:
-    """Return the paths of the documents of the tensors and of the writer, which need not exist."""
-    prefix = f"{root}/" if root else ""
-    return f"{entry.name}/{prefix}{_META}", f"{entry.name}/{_writer_of(root)}"
-
-
 def _writer_of(root: str) -> str:
     """Return where `ReplayBuffer.dumps` writes the document of the writer of a storage, ``storage`` or ``storage/0``."""
-    above, _, name = root.rpartition(_STORAGE)
-    return f"{above}{_WRITER}{name}/metadata.json" if name == "" or name[:1] == "/" else ""
+    names = root.split("/")
+    if _STORAGE not in names:
+        return ""
+    place = len(names) - 1 - names[::-1].index(_STORAGE)
+    return "/".join([*names[:place], _WRITER, *names[place + 1 :], "metadata.json"])
 
 
 def _roots(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return the folders that TensorDicts were written to, in numeric order, with the paths of their files.
+    """Return the folders that TensorDicts were written to, in numeric order, with the paths of the files.
 
-    Pickles, and the state of samplers, are not among the files.
+    Pickles, and the folders of samplers and generators beside the storage of a buffer, are not among the files.
     """
     every = {*paths}
     described = {path.rpartition("/")[0] for path in every if path.rpartition("/")[2] == _META}
-    tensors = {path.rpartition("/")[0] for path in every if path.endswith(_ENDING)}
+    tensors = {path.rpartition("/")[0] for path in every if path.endswith(_ENDING)} & described
     found: dict[str, list[str]] = {}
     for folder in sorted(described, key=natural_order):
-        if any(above in described for above in _folders_above(folder)):
-            continue
         prefix = f"{folder}/" if folder else ""
-        if not any(one == folder or one.startswith(prefix) for one in tensors if one in described):
+        is_inside = any(above in described for above in _folders_above(folder))
+        if is_inside or not any(one == folder or one.startswith(prefix) for one in tensors):
             continue
         found[folder] = sorted(
             path
             for path in every
-            if path.startswith(prefix) and (path.endswith(_ENDING) or path.rpartition("/")[2] in {_META, *_DOCUMENTS})
+            if path.startswith(prefix) and (path.endswith(_ENDING) or path.rpartition("/")[2] in _DOCUMENTS)
         )
-    storages = {root for root in found if root == _STORAGE or f"/{root}/".find(f"/{_STORAGE}/") >= 0}
-    if storages:  # the other folders are those of samplers, writers and generators
-        found = {root: members for root, members in found.items() if root in storages}
-    for root in storages:
+    states = {
+        _joined(above, name)
+        for root in found
+        for above in _folders_above(root)
+        if _joined(above, _STORAGE) in {root, *_folders_above(root)}
+        for name in _STATES
+    }
+    found = {root: members for root, members in found.items() if not states & {root, *_folders_above(root)}}
+    for root, members in found.items():
         if (writer := _writer_of(root)) in every:
-            found[root].append(writer)
+            members.append(writer)
     return found
 
 
 def _folders_above(folder: str) -> list[str]:
     parts = folder.split("/") if folder else []
     return ["/".join(parts[:count]) for count in range(len(parts))]
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 SOURCE = TorchRL()

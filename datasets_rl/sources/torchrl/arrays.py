@@ -41,6 +41,11 @@ class Piece:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    @property
+    def index(self) -> tuple[Any, ...]:
+        """Index of the rows in an array with time as the first axis."""
+        return (slice(self.start, self.stop), *self.place)
+
 
 class TensorDictFile(ArrayFile):
     """The tensors and the texts of a folder as arrays with a row for each step, named as the keys with slashes.
@@ -94,7 +99,7 @@ class TensorDictFile(ArrayFile):
             return
         values, tensor = self._values(name)
         for piece, _ in self._own():
-            own = values[(slice(piece.start, piece.stop), *piece.place)]
+            own = values[piece.index]
             for start in range(0, len(piece), rows):
                 block = own[start : start + rows]
                 yield block.tolist() if tensor is None else tensor.decoded(block)
@@ -156,4 +161,6 @@ def batch_shape(folder: TensorDictFolder) -> tuple[int, ...]:
         return next(iter(rows))
     shown = ", ".join(f"{'.'.join(key)} {list(tensor.shape)}" for key, tensor in [*folder.tensors.items()][:5])
     problem = f"it has no batch size, and its tensors have different numbers of rows: {shown or 'none'}"
-    raise ConversionError(folder.name, [problem], hint="state the batch size where the folder was written: batch_size=[N]")
+    raise ConversionError(
+        folder.name, [problem], hint="state the batch size where the folder was written: batch_size=[N]"
+    )

@@ -8,7 +8,20 @@ from dataclasses import dataclass, field
 from datasets_rl.read.tensordicts import TensorDictFolder
 from datasets_rl.sources.flat.layout import Field, Layout
 from datasets_rl.sources.torchrl.arrays import STARTS, array_name
-from datasets_rl.ted.keys import EPISODE, MASK, NEXT, NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED, Key, is_observation
+from datasets_rl.ted.keys import (
+    ACTION,
+    EPISODE,
+    MASK,
+    NEXT,
+    NEXT_DONE,
+    NEXT_REWARD,
+    NEXT_TERMINATED,
+    NEXT_TRUNCATED,
+    OBSERVATION,
+    ROOT_FLAGS,
+    Key,
+    is_observation,
+)
 
 _FLAGS = (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
 _OF_STEP = frozenset({"reward", "done", "terminated", "truncated"})
@@ -73,7 +86,7 @@ def keys_of(folder: TensorDictFolder, *, next_is_following: bool) -> Keys:
         after = (NEXT, *key)
         if problem := _RESERVED.get(key) or _name_problem(key):
             left_out[".".join(key)] = problem
-        elif key[-1] in _OF_STEP and after in known:
+        elif key in ROOT_FLAGS or (key[-1] in _OF_STEP and after in known):
             of_preceding.append(key)
         elif key == EPISODE:
             continue
@@ -88,15 +101,20 @@ def keys_of(folder: TensorDictFolder, *, next_is_following: bool) -> Keys:
 
 
 def key_problems(folder: TensorDictFolder, keys: Keys) -> list[str]:
-    """Return which keys are missing for steps, with what TorchRL's format expects."""
+    """Return which keys of a step are missing."""
     found = {one.key for one in keys.fields}
-    shown = ", ".join(".".join(key) for key in folder.tensors) or "none"
+    problems = []
     if not any(one.is_state for one in keys.fields):
-        observed = next((key for key in found if is_observation(key) and key[0] != NEXT), ("observation",))
-        return [f"it has no {'.'.join((NEXT, *observed))}, the state after the step, only {shown}"]
+        problems.append(f"it has no {'.'.join((NEXT, *OBSERVATION))}, the state after the step")
+    if not any(ACTION[0] in key for key in found):
+        problems.append("it has no action")
+    if NEXT_REWARD not in found:
+        beside = ", and reward beside next is that of the preceding step" if NEXT_REWARD[1:] in found else ""
+        problems.append(f"it has no next.reward{beside}")
     if not keys.has_flags and not keys.numbers:
-        return [f"it has neither next.done nor episode, which mark the ends of episodes, only {shown}"]
-    return []
+        problems.append("it has neither next.done nor episode, which mark the ends of episodes")
+    shown = ", ".join(".".join(key) for key in folder.tensors) or "none"
+    return [*problems, f"its keys are {shown}"] if problems else []
 
 
 def is_compact(folder: TensorDictFolder) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,15 @@ from datasets_rl.errors import ConversionError, Remedy
 from datasets_rl.read.tensordicts import TensorDictFolder
 from datasets_rl.sources.flat import rings
 from datasets_rl.sources.flat.arrays import ArrayFile
-from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags
+from datasets_rl.sources.flat.ends import Ends, find_ends, read_flags, union
 from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.rows import rows_in_chunk
-from datasets_rl.sources.torchrl.arrays import TensorDictFile
+from datasets_rl.sources.torchrl.arrays import TensorDictFile, array_name
 from datasets_rl.sources.torchrl.fields import Keys, is_compact, key_problems, keys_of
 from datasets_rl.sources.torchrl.steps import IN_FILE_ORDER, MASKED, choose, open_steps, read_buffer
-from datasets_rl.ted.keys import NEXT_REWARD, Key, is_observation
+from datasets_rl.ted.keys import NEXT_REWARD, is_observation
 
 __all__ = ["TorchRLReader"]
 
@@ -60,6 +59,8 @@ _DENSE_HINT = (
     "write the steps without the hook: from torchrl.data import Flat2TED; buffer.register_load_hook(Flat2TED()); "
     "buffer.loads(FOLDER); buffer[:].memmap(NEW)"
 )
+_BROKEN_MIN = 4
+_KEYS_HINT = "write the steps in TorchRL's format TED: observation, action, and in next observation, reward, done, terminated and truncated"
 
 
 class TorchRLReader(FlatReader):
@@ -80,9 +81,7 @@ class TorchRLReader(FlatReader):
 
     def __init__(self, dataset_id: str, files: Mapping[str, Path], facts: Mapping[str, Any]) -> None:
         self._options: Mapping[str, str] = facts["options"]
-        self._writers: Mapping[str, Path | None] = {
-            name: files.get(paths[1]) for name, paths in facts["roots"].items()
-        }
+        self._writers: Mapping[str, Path | None] = {name: files.get(paths[1]) for name, paths in facts["roots"].items()}
         paths = {name: files[own[0]] for name, own in facts["roots"].items() if own[0] in files}
         self._opened: dict[str, tuple[TensorDictFile, Counter[str]]] = {}
         folder = TensorDictFolder(next(iter(paths.values())).parent, next(iter(paths)))
@@ -94,13 +93,20 @@ class TorchRLReader(FlatReader):
 
     def _keys_of(self, folder: TensorDictFolder) -> Keys:
         if is_compact(folder):
-            problem = "a save hook such as TED2Flat stored each state once, with the states of all episodes in one array"
+            problem = (
+                "a save hook such as TED2Flat stored each state once, with the states of all episodes in one array"
+            )
             raise ConversionError(folder.name, [problem], hint=_DENSE_HINT)
         keys = keys_of(folder, next_is_following=self._options.get("next") == "following")
         if problems := key_problems(folder, keys):
-            hint = choose("next", "following") if "the state after the step" in problems[0] else Remedy("")
-            raise ConversionError(folder.name, problems, hint=hint)
+            is_next = len(problems) == 2 and not keys.following  # a problem, and the keys
+            raise ConversionError(folder.name, problems, hint=choose("next", "following") if is_next else _KEYS_HINT)
         return keys
+
+    @property
+    @override
+    def seams_remedy(self) -> Remedy:
+        return Remedy("if the rows are in no order of time, {}", choose("order", "none"))
 
     @override
     def open_file(self, name: str) -> TensorDictFile:
@@ -114,7 +120,12 @@ class TorchRLReader(FlatReader):
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
         assert isinstance(file, TensorDictFile)  # noqa: S101 - narrows the type
-        ends = find_ends(file, plan, read_flags(file, plan))
+        flags = read_flags(file, plan)
+        ends = find_ends(file, plan, flags)
+        if self._keys.numbers and not self._options.get("order"):
+            _check_numbers(file, array_name(self._keys.numbers), ends, union(flags.values()))
+        if not self._keys.numbers:
+            ends.found["flag-within-trajectory"] = 0  # first rows are those of sequences, and not of episodes
         known = self._known_finals(file, plan, ends)
         self._unknown = np.flatnonzero(~known) if known is not None else np.empty(0, np.int64)
         return replace(ends, known=known)
@@ -170,6 +181,25 @@ class TorchRLReader(FlatReader):
             if mask.any()
         ]
         raise ConversionError(file.name, problems, hint=choose("finals", "unknown", "stored"))
+
+
+def _check_numbers(file: TensorDictFile, name: str, ends: Ends, flagged: NDArray[np.int64]) -> None:
+    """Check that most numbers of episodes do not come back after the rows of another episode.
+
+    Raises:
+        ConversionError: If they do, as in rows that are in no order.
+    """
+    stops = np.cumsum(ends.lengths)
+    numbers = file.take(name, stops - ends.lengths).reshape(len(stops), -1)[:, 0]
+    is_last = np.zeros(len(stops), np.bool_)
+    is_last[len(stops) - 1 - np.unique(numbers[::-1], return_index=True)[1]] = True
+    broken = np.flatnonzero(~is_last & ~np.isin(stops - 1, flagged))
+    if 2 * len(broken) <= max(len(stops), _BROKEN_MIN):
+        return
+    row = int(stops[broken[0]])
+    problem = f"{name} {numbers[broken[0]]} is interrupted at row {row:,} and comes back ({len(broken):,} such rows)"
+    hint = Remedy("are the rows in the order of time? {}", choose("order", "file", "none"))
+    raise ConversionError(file.name, [problem], hint=hint)
 
 
 def _has_zero_rows(file: TensorDictFile, names: Sequence[str]) -> bool:

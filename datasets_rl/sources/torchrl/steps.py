@@ -144,7 +144,9 @@ def _written_rows(folder: TensorDictFolder, shape: Sequence[int], buffer: Buffer
     if buffer.length is None:
         return shape[0], False
     inner = math.prod(shape[1:])
-    fitting = {rows for rows in (buffer.length, buffer.length / max(inner, 1)) if rows <= shape[0] and rows == int(rows)}
+    fitting = {
+        rows for rows in (buffer.length, buffer.length / max(inner, 1)) if rows <= shape[0] and rows == int(rows)
+    }
     if buffer.cursor is not None and not buffer.ranked:
         # The writer of a buffer that is not full is at the row after the last one.
         fitting = {rows for rows in fitting if buffer.cursor == rows or (rows == shape[0] and buffer.cursor < rows)}
@@ -216,11 +218,13 @@ def _without_padding(name: str, mask: TensorFile, pieces: Iterator[Piece], time:
     """
     kept = np.moveaxis(mask.decoded(mask.stored()), time, 0)
     for piece in pieces:
-        own = kept[(slice(piece.start, piece.stop), *piece.place)].reshape(len(piece))
+        own = kept[piece.index].reshape(len(piece))
         count = int(own.sum())
         if not own[:count].all():
             row = int(np.argmin(own))
-            problem = f"mask is False at row {row:,} of {list(piece.place)}, and True after it, expected padding at the end"
+            problem = (
+                f"mask is False at row {row:,} of {list(piece.place)}, and True after it, expected padding at the end"
+            )
             raise ConversionError(name, [problem])
         yield Piece(piece.place, piece.start, piece.start + count, piece.is_first)
 
@@ -239,7 +243,9 @@ def _time_axis(
         return 0
     if stated := options.get("time", ""):
         if int(stated) >= len(shape):
-            raise ConversionError(folder.name, [f"time is {stated}, but the batch {list(shape)} has {len(shape)} dimensions"])
+            raise ConversionError(
+                folder.name, [f"time is {stated}, but the batch {list(shape)} has {len(shape)} dimensions"]
+            )
         return int(stated)
     named = [axis for axis, name in enumerate(folder.axes[: len(shape)]) if name in _TIME_NAMES]
     if len(named) == 1:
@@ -303,4 +309,6 @@ def _check_wrap(file: TensorDictFile, keys: Keys) -> None:
             "the next state of the last row is the state of the first row: the rows are those of a ring, and no "
             "writer/metadata.json states the oldest row"
         )
-        raise ConversionError(file.name, [problem], hint="give the folder above, which dumps has written, with writer/metadata.json")
+        raise ConversionError(
+            file.name, [problem], hint="give the folder above, which dumps has written, with writer/metadata.json"
+        )
