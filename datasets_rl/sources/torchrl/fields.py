@@ -14,6 +14,7 @@ from datasets_rl.ted.keys import (
     MASK,
     NEXT,
     NEXT_DONE,
+    NEXT_FINAL_KNOWN,
     NEXT_REWARD,
     NEXT_TERMINATED,
     NEXT_TRUNCATED,
@@ -88,7 +89,7 @@ def keys_of(folder: TensorDictFolder, *, next_is_following: bool) -> Keys:
             left_out[".".join(key)] = problem
         elif key in ROOT_FLAGS or (key[-1] in _OF_STEP and after in known):
             of_preceding.append(key)
-        elif key == EPISODE:
+        elif key in {EPISODE, NEXT_FINAL_KNOWN}:
             continue
         elif after in known:
             following[key] = after

@@ -24,7 +24,7 @@ from datasets_rl.sources.rows import rows_in_chunk
 from datasets_rl.sources.torchrl.arrays import TensorDictFile, array_name
 from datasets_rl.sources.torchrl.fields import Keys, is_compact, key_problems, keys_of
 from datasets_rl.sources.torchrl.steps import IN_FILE_ORDER, MASKED, choose, open_steps, read_buffer
-from datasets_rl.ted.keys import NEXT_REWARD, is_observation
+from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, NEXT_REWARD, is_observation
 
 __all__ = ["TorchRLReader"]
 
@@ -134,7 +134,7 @@ class TorchRLReader(FlatReader):
     def count_file(self, file: ArrayFile, plan: Plan, ends: Ends) -> None:
         super().count_file(file, plan, ends)
         self.counts["of-preceding-step"] += len(self._keys.of_preceding) * ends.steps
-        self.counts["final-placeholder"] += len(self._unknown)
+        self.counts["final-placeholder"] += len(self._unknown) * (array_name(NEXT_FINAL_KNOWN) not in file.arrays)
 
     @override
     def before(self, block: Block, ends: Ends, number: int) -> Mapping[str, NDArray[Any]]:
@@ -154,11 +154,13 @@ class TorchRLReader(FlatReader):
         """
         if self._options.get("finals") == "stored" or not plan.following or self._layout.seams:
             return None
+        last = np.cumsum(ends.lengths) - 1
+        if (stated := array_name(NEXT_FINAL_KNOWN)) in file.arrays:
+            return file.take(stated, last).reshape(len(last)).astype(np.bool_)
         by_key = {part.column.key: part.array for part in plan.parts}
         pairs = [(by_key[key], name) for key, name in plan.following.items()]
         observed = [(by_key[key], name) for key, name in plan.following.items() if is_observation(key)]
         pairs = observed or pairs
-        last = np.cumsum(ends.lengths) - 1
         zeros, resets = np.ones(len(last), np.bool_), last < file.rows - 1
         for own, name in pairs:
             finals = file.take(name, last).reshape(len(last), -1)
