@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from datasets_rl import disk
-from datasets_rl.downloading.opened import opened
+from datasets_rl.downloading.opened import check_selection, opened
 from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.fingerprints.fingerprint import Fingerprints
 from datasets_rl.format.current import is_dataset
@@ -23,6 +23,7 @@ from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
 from datasets_rl.identifying.pixels import same_pixels
 from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
 from datasets_rl.store.find import shown_id
 from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.keys import EPISODE
@@ -97,7 +98,12 @@ class Identity:
 
 
 def identify(
-    dataset: str | Path, *, near: bool = True, root: Path | str | None = None, settings: Settings | None = None
+    dataset: str | Path,
+    *,
+    near: bool = True,
+    selection: Selection | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
 ) -> Identity:
     """Find the stored datasets that hold the episodes of a dataset, under any id, in any format.
 
@@ -112,16 +118,19 @@ def identify(
     Args:
         dataset: The id or the folder of a stored dataset, the path of files of any format that can be converted, or an address.
         near: Whether to look for near copies of the episodes without an exact copy, too, which compares values.
+        selection: The part of files that are not stored, and the options of the source of these files.
         root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
         settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such id.
+        InvalidArgumentError: If there is a selection for a stored dataset.
         FetchError: If an address does not give the files.
         ConversionError: If the files break their own format.
     """
     settings = settings or Settings.from_env()
-    with opened(dataset, root=root, settings=settings) as stored:
+    check_selection(selection, dataset, settings=settings)
+    with opened(dataset, selection=selection, root=root, settings=settings) as stored:
         is_stored = stored.folder.is_relative_to(settings.home.resolve()) or is_dataset(disk.expand_home(dataset))
         name = shown_id(stored.folder, stored.manifest.id, settings=settings) if is_stored else str(dataset)
         known = [*known_datasets(settings)]

@@ -73,7 +73,10 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
     ways = [*dict.fromkeys(one.way for _, one in foreign)]
     if not files.is_local and not foreign and formats_of(files.paths):
         # The formats of files of a user are read from files on this machine.
-        hint = "download the files, and name the path of the copy. Of an npz file, the address is enough"
+        hint = (
+            "name a file or a folder of them in the address, or download the files and name the path of the copy: of files "
+            "elsewhere, only npz files are read without a layout of a source"
+        )
         raise ConversionError(dataset_id, problems, hint=hint)
     address = Remedy(
         "name a file or a folder of them in the address. Of other files, read the episodes and store them with "

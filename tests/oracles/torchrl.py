@@ -20,7 +20,11 @@ _FLAGS = ("done", "terminated", "truncated")
 
 def compare(_dataset_id: str, files: Mapping[str, Path], column: Column, _episodes: EpisodeTable) -> list[str]:
     """Compare every number of every folder, in the order in which the buffer wrote the rows."""
-    roots = [file.parent for file in files.values() if file.name == "meta.json" and not (file.parents[1] / "meta.json").exists()]
+    roots = [
+        file.parent
+        for file in files.values()
+        if file.name == "meta.json" and not (file.parents[1] / "meta.json").exists()
+    ]
     found: dict[str, str] = {}
     start = 0
     for root in sorted(roots):

@@ -17,7 +17,7 @@ from upstreams import bucket, hub
 
 from datasets_rl.ted.episode import Episode, TextStates
 
-__all__ = ["CASES", "RING", "ROLLOUTS", "dumped", "draw", "in_ted"]
+__all__ = ["CASES", "RING", "ROLLOUTS", "draw", "dumped", "in_ted"]
 
 ROLLOUTS = "lab/rollouts"
 RING = "lab/ring"
@@ -54,7 +54,7 @@ def in_ted(episodes: Sequence[Episode], first: int = 0) -> TensorDict:
                 data[key] = torch.from_numpy(values.copy())
         for key, values in one.states.items():
             data[key] = torch.from_numpy(values[:-1].copy())
-            data["next", *key] = torch.from_numpy(values[1:].copy())
+            data[("next", *key)] = torch.from_numpy(values[1:].copy())
         data["next", "done"] = data["next", "terminated"] | data["next", "truncated"]
         for name in ("done", "terminated", "truncated"):
             data[name] = torch.zeros(rows, 1, dtype=torch.bool)
@@ -68,7 +68,9 @@ def rollouts(folder: Path) -> list[Episode]:
     rng = np.random.default_rng(0)
     found = []
     for number, lengths in enumerate(LENGTHS):
-        episodes = [draw(rng, length, ("terminated", "truncated")[at % 2], camera=True) for at, length in enumerate(lengths)]
+        episodes = [
+            draw(rng, length, ("terminated", "truncated")[at % 2], camera=True) for at, length in enumerate(lengths)
+        ]
         in_ted(episodes, 10 * number).memmap(folder / ROLLOUTS / f"rollout_{number}")
         found += [Episode(one.steps, one.states, metadata={"file": number}) for one in episodes]
     return found
@@ -148,7 +150,9 @@ ROLLOUT_FAULTS: Mapping[str, Fault] = {
         "action.memmap of action has 88 bytes, expected 80 bytes of float32 [10, 2]",
     ),
     "no next observation": Fault(
-        edited(f"{_FIRST}/next/meta.json", lambda meta: [meta.pop("observation"), meta.pop("pixels"), meta.pop("info")]),
+        edited(
+            f"{_FIRST}/next/meta.json", lambda meta: [meta.pop("observation"), meta.pop("pixels"), meta.pop("info")]
+        ),
         "it has no next.observation",
     ),
     "a file that was never written": Fault(
@@ -158,7 +162,8 @@ ROLLOUT_FAULTS: Mapping[str, Fault] = {
         lambda folder: (folder / _LAST / "next" / "meta.json").unlink(), "next has no folder with a meta.json"
     ),
     "another dtype": Fault(
-        edited(f"{_FIRST}/meta.json", lambda meta: meta["action"].update(dtype="torch.float64")), "expected 176 bytes of float64"
+        edited(f"{_FIRST}/meta.json", lambda meta: meta["action"].update(dtype="torch.float64")),
+        "expected 176 bytes of float64",
     ),
     "a negative shape": Fault(
         edited(f"{_FIRST}/meta.json", lambda meta: meta["action"].update(shape=[-11, 2])), "expected a list of integers"
@@ -166,7 +171,9 @@ ROLLOUT_FAULTS: Mapping[str, Fault] = {
     "a dtype that no computer has": Fault(
         edited(f"{_FIRST}/meta.json", lambda meta: meta["action"].update(dtype="torch.float128")), "it has no action"
     ),
-    "meta.json that is no JSON": Fault(changed_bytes(f"{_LAST}/meta.json", lambda data: data[:-9]), "meta.json is not JSON"),
+    "meta.json that is no JSON": Fault(
+        changed_bytes(f"{_LAST}/meta.json", lambda data: data[:-9]), "meta.json is not JSON"
+    ),
     "a later format": Fault(
         edited(f"{_FIRST}/meta.json", lambda meta: meta.update(_format_version=2)), "has the format version 2"
     ),
@@ -182,9 +189,9 @@ ROLLOUT_FAULTS: Mapping[str, Fault] = {
     "no flags and no numbers": Fault(
         lambda folder: [
             edited(f"{_FIRST}/meta.json", lambda meta: meta.pop("episode"))(folder),
-            edited(f"{_FIRST}/next/meta.json", lambda meta: [meta.pop(key) for key in ("done", "terminated", "truncated")])(
-                folder
-            ),
+            edited(
+                f"{_FIRST}/next/meta.json", lambda meta: [meta.pop(key) for key in ("done", "terminated", "truncated")]
+            )(folder),
         ],
         "it has neither next.done nor episode, which mark the ends of episodes",
     ),
@@ -204,17 +211,20 @@ RING_FAULTS: Mapping[str, Fault] = {
         "storage_metadata.json has len = 25, and writer/metadata.json has cursor = 5, which do not fit the shape [12, 2]",
     ),
     "a length beside another cursor": Fault(
-        edited(f"{_STORAGE}/storage_metadata.json", lambda state: state.update(len=14)), "which do not fit the shape [12, 2]"
+        edited(f"{_STORAGE}/storage_metadata.json", lambda state: state.update(len=14)),
+        "which do not fit the shape [12, 2]",
     ),
     "a length that is no number": Fault(
         edited(f"{_STORAGE}/storage_metadata.json", lambda state: state.update(len=None)),
         "storage_metadata.json has len = None, expected a number of rows",
     ),
     "a storage without keys": Fault(
-        edited(f"{_STORAGE}/storage_metadata.json", lambda state: state.update(is_pytree=True)), "a storage of tensors without keys"
+        edited(f"{_STORAGE}/storage_metadata.json", lambda state: state.update(is_pytree=True)),
+        "a storage of tensors without keys",
     ),
     "rows that only a rank keeps": Fault(
-        edited(f"{RING}/writer/metadata.json", lambda state: state.update(rank_key="reward")), "rows in no order of time"
+        edited(f"{RING}/writer/metadata.json", lambda state: state.update(rank_key="reward")),
+        "rows in no order of time",
     ),
     "zeros after the last steps": Fault(
         lambda folder: _zero_finals(folder / _STORAGE), "next has zeros after the last step of 3 of 4 episodes"

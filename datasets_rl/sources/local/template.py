@@ -265,7 +265,9 @@ def _seen_in(headers: Mapping[str, tuple[Sequence[int], str]]) -> _Seen:
     for name, (shape, kind) in headers.items():
         dtype = np.dtype(kind).newbyteorder("=")
         if shape:
-            arrays[name] = Array(shape[0], tuple(shape[1:]), TEXT if dtype.kind == "U" else dtype, text=dtype.kind == "U")
+            arrays[name] = Array(
+                shape[0], tuple(shape[1:]), TEXT if dtype.kind == "U" else dtype, text=dtype.kind == "U"
+            )
     counts = [name for name in arrays if COUNTS_STEPS.search(last_name(name))]
     return _Seen(arrays, optional=counts)
 
