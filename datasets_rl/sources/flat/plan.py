@@ -285,6 +285,10 @@ def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
             yield f"{name} is the next {dotted_name(key)}, but there is no {dotted_name(key)}"
         elif array.shape != file.arrays[part.array].shape or array.dtype.kind != file.arrays[part.array].dtype.kind:
             yield f"{name} is {array}, but {part.array} is {file.arrays[part.array]}"
-    missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in plan.following]
+    missing = [
+        dotted_name(key)
+        for key, part in by_key.items()
+        if key[0] == OBSERVATION[0] and part.state and key not in plan.following
+    ]
     if plan.following and missing:
         yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"

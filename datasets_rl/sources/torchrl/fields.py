@@ -83,6 +83,7 @@ def keys_of(folder: TensorDictFolder, *, next_is_following: bool) -> Keys:
     following: dict[Key, Key] = {}
     of_preceding: list[Key] = []
     numbers = next((key for key in TRAJECTORIES if key in known), ())
+    has_numbers = any((NEXT, *key) in known for key in folder.tensors if key[-1] not in _OF_STEP)
     for key in every:
         after = (NEXT, *key)
         if problem := _RESERVED.get(key) or _name_problem(key):
@@ -91,6 +92,12 @@ def keys_of(folder: TensorDictFolder, *, next_is_following: bool) -> Keys:
             of_preceding.append(key)
         elif key in {EPISODE, NEXT_FINAL_KNOWN}:
             continue
+        elif key in folder.texts and (key[0] == NEXT or after in known):
+            # Texts are not compared with the following row, and a text after the last step has no place.
+            if key[0] == NEXT:
+                left_out[".".join(key)] = "the text before the following step is stored"
+            else:
+                fields.append(Field(key, array_name(key), state=not has_numbers))
         elif after in known:
             following[key] = after
             fields.append(Field(key, array_name(key), state=True))
