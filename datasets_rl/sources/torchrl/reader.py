@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class TorchRLReader(FlatReader):
 
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
-        assert isinstance(file, TensorDictFile)  # noqa: S101 - narrows the type
+        file = cast("TensorDictFile", file)
         flags = read_flags(file, plan)
         ends = find_ends(file, plan, flags)
         if self._keys.numbers and not self._options.get("order"):
