@@ -130,7 +130,6 @@ def test_a_saved_hook_is_named(tmp_path):
 
 def test_torchrls_d4rl_is_read_with_unknown_states_after_the_last_steps(tmp_path):
     import h5py
-
     from torchrl.data.datasets import D4RLExperienceReplay
 
     steps = steps_of((9, 1, 12, 8))

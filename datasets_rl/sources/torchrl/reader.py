@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,8 +52,6 @@ _RULES = {
     "final-placeholder": "states after the last step that are zeros, or the first state of the following episode, were taken as "
     "unknown",
 }
-_SHIFTED = ("reward",)
-"""Key beside ``next`` that only TorchRL's D4RL has. It writes zeros where a state after the last step is unknown."""
 _DENSE_HINT = (
     "write the steps without the hook: from torchrl.data import Flat2TED; buffer.register_load_hook(Flat2TED()); "
     "buffer.loads(FOLDER); buffer[:].memmap(NEW)"
@@ -83,7 +80,6 @@ class TorchRLReader(FlatReader):
         self._options: Mapping[str, str] = facts["options"]
         self._writers: Mapping[str, Path | None] = {name: files.get(paths[1]) for name, paths in facts["roots"].items()}
         paths = {name: files[own[0]] for name, own in facts["roots"].items() if own[0] in files}
-        self._opened: dict[str, tuple[TensorDictFile, Counter[str]]] = {}
         folder = TensorDictFolder(next(iter(paths.values())).parent, next(iter(paths)))
         self._keys = self._keys_of(folder)
         self.left_out = self._keys.left_out
@@ -161,20 +157,13 @@ class TorchRLReader(FlatReader):
         pairs = [(by_key[key], name) for key, name in plan.following.items()]
         observed = [(by_key[key], name) for key, name in plan.following.items() if is_observation(key)]
         pairs = observed or pairs
-        zeros, resets = np.ones(len(last), np.bool_), last < file.rows - 1
-        for own, name in pairs:
-            finals = file.take(name, last).reshape(len(last), -1)
-            begun = file.take(own, np.minimum(last + 1, file.rows - 1)).reshape(len(last), -1)
-            before = file.take(own, last).reshape(len(last), -1)
-            zeros &= ~finals.any(axis=1) & before.any(axis=1)
-            resets &= (finals == begun).all(axis=1) & (before != begun).any(axis=1)
+        zeros, resets = _placeholders(file, pairs, last)
         if zeros.any() and _has_zero_rows(file, [own for own, _ in pairs]):
             zeros[:] = False
         doubtful = zeros | resets
         if not doubtful.any():
             return None
-        is_shifted = {_SHIFTED, NEXT_REWARD[1:]} & {*self._keys.of_preceding}
-        if self._options.get("finals") == "unknown" or is_shifted:
+        if self._options.get("finals") == "unknown" or _is_of_d4rl(file):
             return ~doubtful
         kinds = [(zeros, "zeros"), (resets & ~zeros, "the first state of the following episode")]
         problems = [
@@ -183,6 +172,43 @@ class TorchRLReader(FlatReader):
             if mask.any()
         ]
         raise ConversionError(file.name, problems, hint=choose("finals", "unknown", "stored"))
+
+
+def _placeholders(
+    file: TensorDictFile, pairs: Sequence[tuple[str, str]], last: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which states after the last steps are zeros, and which are the first state of the following episode, [E] each.
+
+    Args:
+        file: The file.
+        pairs: The arrays of the states before and after a step.
+        last: The last rows of the episodes, [E].
+    """
+    zeros, resets = np.ones(len(last), np.bool_), last < file.rows - 1
+    chunk = rows_in_chunk(sum(3 * file.arrays[own].row_bytes for own, _ in pairs))
+    for start in range(0, len(last), chunk):
+        part = slice(start, start + chunk)
+        rows = last[part]
+        for own, name in pairs:
+            finals, before, begun = (
+                file.take(array, at).reshape(len(rows), -1)
+                for array, at in ((name, rows), (own, rows), (own, np.minimum(rows + 1, file.rows - 1)))
+            )
+            zeros[part] &= ~finals.any(axis=1) & before.any(axis=1)
+            resets[part] &= (finals == begun).all(axis=1) & (before != begun).any(axis=1)
+    return zeros, resets
+
+
+def _is_of_d4rl(file: TensorDictFile) -> bool:
+    """Return whether the reward beside next is that of the preceding row, also at the first row of an episode.
+
+    Only TorchRL's D4RL stores such rewards. It writes zeros where a state after the last step is unknown.
+    """
+    beside, after = array_name(NEXT_REWARD[1:]), array_name(NEXT_REWARD)
+    if beside not in file.arrays:
+        return False
+    rewards, shifted = (np.asarray(file.read_all(name)).reshape(-1) for name in (after, beside))
+    return not shifted[:1].any() and bool((shifted[1:] == rewards[:-1]).all())
 
 
 def _check_numbers(file: TensorDictFile, name: str, ends: Ends, flagged: NDArray[np.int64]) -> None:
