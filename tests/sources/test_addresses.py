@@ -67,7 +67,7 @@ EVIDENCE = {
     "rl_unplugged": "the first record of train-00000-of-00004 has observation/..., action, reward and discount",
     "robomimic": "lift/ph/low_dim_v15.hdf5 has the group data/demo_0",
     "roboset": "seed0_trace.h5 has the group Trial0",
-    "torchrl": "rollout_0/meta.json describes the .memmap files beside it, as 2 other folders have",
+    "torchrl": "rollout_0/meta.json describes the .memmap files beside it (2 such folders)",
     "vd4rl": "has image, action, reward, is_first and is_last, of which image has images",
 }
 

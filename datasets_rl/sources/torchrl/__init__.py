@@ -113,7 +113,7 @@ class TorchRL(Source):
         if not roots:
             return ""
         first = next(iter(roots))
-        more = f", as {len(roots) - 1:,} other folders have" if len(roots) > 1 else ""
+        more = f" ({len(roots):,} such folders)" if len(roots) > 1 else ""
         return f"{_joined(first, _META)} describes the {_ENDING} files beside it{more}"
 
     @override
