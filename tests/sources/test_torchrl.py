@@ -14,6 +14,7 @@ from raw.torchrl import draw, dumped, in_ted
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from datasets_rl import Selection, diff, download, export, identify, load
+from datasets_rl.cli.app import main
 from datasets_rl.errors import ConversionError
 from datasets_rl.ted.episode import Episode
 from datasets_rl.testing.sources import texts_of
@@ -302,6 +303,18 @@ def test_a_folder_of_several_datasets_is_not_taken_for_one(tmp_path):
     assert "several folders of steps, whose names are not numbered: hopper, walker" in refused(tmp_path / "cache")[0]
     download(tmp_path / "cache", selection=Selection(include="*walker/*"))
     same_rows(load(tmp_path / "cache", download=False).stored, steps_of(seed=1))
+
+
+def test_info_shows_how_a_folder_is_read_before_anything_is_stored(tmp_path, home, capsys):
+    dumped(tmp_path / "buffer", steps_of(), 20, 15, 15, index=True)
+
+    assert main(["info", str(tmp_path / "buffer"), "--json"]) == 0
+    read_as = json.loads(capsys.readouterr().out)["found"]["read_as"]
+
+    assert {"key": "info.velocity", "array": "info/velocity", "dtype": "float64", "shape": [15, 2]} in read_as["fields"]
+    assert {one["array"] for one in read_as["left_out"]} == {"done", "terminated", "truncated", "index"}
+    assert read_as["episodes"] == 3
+    assert not home.exists()
 
 
 def test_an_export_for_torchrl_holds_the_same_episodes(tmp_path):

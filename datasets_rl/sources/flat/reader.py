@@ -120,6 +120,11 @@ class FlatReader(EpisodeReader):
             if field and (spec := _spec_of_field(part, field))
         }
 
+    @property
+    def layout(self) -> Layout:
+        """The layout of the files."""
+        return self._layout
+
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None

@@ -20,7 +20,7 @@ from datasets_rl.sources.flat.plan import Plan
 from datasets_rl.sources.flat.reader import Block, FlatReader
 from datasets_rl.sources.flat.rules import rules_of
 from datasets_rl.sources.rows import rows_in_chunk
-from datasets_rl.sources.torchrl.arrays import TensorDictFile, array_name
+from datasets_rl.sources.torchrl.arrays import STARTS, TensorDictFile, array_name
 from datasets_rl.sources.torchrl.fields import Keys, is_compact, key_problems, keys_of
 from datasets_rl.sources.torchrl.steps import IN_FILE_ORDER, MASKED, choose, open_steps, read_buffer
 from datasets_rl.ted.keys import NEXT_FINAL_KNOWN, NEXT_REWARD, is_observation
@@ -112,6 +112,12 @@ class TorchRLReader(FlatReader):
         file, counts = open_steps(folder, buffer, self._keys_of(folder), self._options)
         file.decisions = counts
         return file
+
+    @override
+    def plan(self, file: ArrayFile) -> Plan:
+        plan = super().plan(file)
+        marks = {STARTS, array_name(self._keys.numbers)}
+        return replace(plan, left_out=tuple(name for name in plan.left_out if name not in marks))
 
     @override
     def find_ends(self, file: ArrayFile, plan: Plan) -> Ends:
