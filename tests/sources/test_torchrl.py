@@ -155,6 +155,12 @@ def test_the_padding_of_split_trajectories_is_left_out(tmp_path):
     padded["mask"] = mask
     padded.memmap(tmp_path / "holes", copy_existing=True)
     assert "mask is False at row 1 of [1], and True after it" in refused(tmp_path / "holes")[0]
+    padded.reshape(-1).memmap(tmp_path / "flat")
+    assert "mask is False at row 5 of []" in refused(tmp_path / "flat")[0]
+    other = torch.cat(episodes)
+    other["mask"] = torch.ones(15, 4, dtype=torch.bool)  # of actions
+    other.memmap(tmp_path / "actions")
+    same_rows(stored(tmp_path / "actions"), torch.cat(episodes))
 
 
 def test_zeros_after_the_last_step_are_asked_about_unless_states_are_zeros(tmp_path):

@@ -30,7 +30,7 @@ _OF_STEP = frozenset({"reward", "done", "terminated", "truncated"})
 TRAJECTORIES: tuple[Key, ...] = (EPISODE, ("collector", "traj_ids"), ("traj_ids",))
 """Keys of the numbers of the episodes, the first of which counts."""
 _RESERVED: Mapping[Key, str] = {
-    MASK: "it is the mask of the steps, which are the rows of the dataset",
+    MASK: "TED reserves the name for the mask of the steps, which are the rows of the dataset",
     ("collector", "mask"): "it is the mask of the steps, which are the rows of the dataset",
     ("index",): "it is the number of the row in the buffer",
 }

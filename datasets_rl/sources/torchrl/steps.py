@@ -118,7 +118,8 @@ def open_steps(
     if is_ring and options.get("order", "") == "":
         oldest = _oldest_row(folder, shape, buffer)
         counts[UNROLLED] = rows * inner * bool(oldest)
-    mask = next((folder.tensors[key] for key in _MASKS if key in folder.tensors and len(shape) > 1), None)
+    masks = (folder.tensors[key] for key in _MASKS if key in folder.tensors)
+    mask = next((one for one in masks if one.kind == "bool" and one.shape[len(shape) :] in {(), (1,)}), None)
     pieces = _pieces(shape, time, rows, oldest)
     if mask is not None:
         pieces = _without_padding(folder.name, mask, pieces, time)
