@@ -38,7 +38,7 @@ def npz(tmp_path):
     return tmp_path / "flat.npz"
 
 
-def test_episodes_of_an_npz_file_on_a_web_server_are_looked_up_and_compared(npz, tmp_path, capsys):
+def test_episodes_of_an_npz_file_on_a_web_server_are_looked_up_and_compared(npz, capsys):
     download(npz)
     with serve({"/lab/flat.npz": npz}) as server:
         address = f"{server.url}/lab/flat.npz"
