@@ -11,9 +11,12 @@ import typer
 from .. import candidates
 from ..options import Shell
 from ..output import Block, Lines, Result, Table, number_text
+from ..source_options import source_choices, source_options
 
 if TYPE_CHECKING:
     from datasets_rl.differences import Change, Difference, FieldDifference
+
+__all__ = ["GROUP", "run", "source_options"]
 
 GROUP = "Look"
 
@@ -35,11 +38,12 @@ def run(
     shell: Shell,
     before: Annotated[str, _dataset],
     after: Annotated[str, _dataset],
+    **choices: str,
 ) -> Result:
     """Compare two datasets: descriptions, episodes, and every value of the episodes that both have.
 
     Episodes are recognized by their values, so that the order of the episodes and the names of the fields may differ. An
-    address that is not stored, and raw files, are converted into a temporary folder. Nothing is stored. The exit code is 0
+    address that is not stored, and raw files, are converted into a temporary folder, with the options of a source, such as --layout. Nothing is stored. The exit code is 0
     if the datasets are equal, and 1 if they differ. With -v, differences of where the data came from are shown, which do not
     count.
 
@@ -54,7 +58,7 @@ def run(
     from datasets_rl.disk import expand_home
 
     paths = [str(expand_home(one)) if one.startswith("~") else one for one in (before, after)]
-    found = diff(*paths, settings=shell.settings)
+    found = diff(*paths, selection=source_choices(choices), settings=shell.settings)
     return Result(
         found.to_json(),
         [*_blocks(found, origins=shell.verbose > 0), *_beside(shell, found, before, after)],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +14,7 @@ from ..errors import DISK_FULL
 from ..options import Ids, Outcome, RayAddress, Shell, apply_to_each, combined_exit_code, is_id, make_engine, read_size
 from ..output import Block, Facts, Lines, Result, count_text, size_text, steps_text
 from ..remedies import spell_action
+from ..source_options import source_choices, source_options
 from .config import setting_text
 
 if TYPE_CHECKING:
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
     from datasets_rl.downloading.planning import Plan
     from datasets_rl.downloading.run import Downloaded
     from datasets_rl.format.manifest import Manifest
-    from datasets_rl.sources import Entry, Option
+    from datasets_rl.sources import Entry
+
+__all__ = ["GROUP", "run", "source_options"]
 
 GROUP = "Get"
 
@@ -120,7 +121,7 @@ def run(
         max_size=read_size(max_size) if max_size else None,
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),
-        options={name.replace("_", "-"): value for name, value in choices.items() if value},
+        options=source_choices(choices).options,
     )
     settings = shell.settings if jobs is None else dataclasses.replace(shell.settings, jobs=jobs)
     if from_local is not None and len(set(ids)) > 1 and not from_local.is_dir():
@@ -163,33 +164,6 @@ def _note_project_settings(shell: Shell) -> None:
         is_given = key == "home" and shell.root is not None
         if values[key].origin.startswith(f"{project_file()}:") and not is_given:
             shell.printer.note(f"{key} is {setting_text(values[key].value)}, by {values[key].origin}")
-
-
-def source_options() -> Sequence[inspect.Parameter]:
-    """Return the options of the sources."""
-    from datasets_rl import sources
-
-    found: dict[str, list[tuple[str, Option]]] = {}
-    for source in sources.importable_sources()[0]:
-        for option in source.all_options:
-            found.setdefault(option.name, []).append((source.name, option))
-    return [_source_option(name, owners) for name, owners in sorted(found.items())]
-
-
-def _source_option(name: str, owners: Sequence[tuple[str, Option]]) -> inspect.Parameter:
-    """Return the option of this name, which shows the values that each source accepts."""
-    values = dict.fromkeys(value for _, option in owners for value in option.choices)
-    helps: dict[str, list[str]] = {}
-    for source, described in owners:
-        helps.setdefault(described.help.rstrip("."), []).append(source)
-    # An option that several sources share is an option of every source with such data.
-    text = "; ".join(text if len(sources) > 1 else f"{sources[0]}: {text}" for text, sources in helps.items())
-    option = typer.Option(
-        f"--{name}", metavar="|".join(values) or "VALUE", help=f"{text}.", autocompletion=lambda: list(values)
-    )
-    return inspect.Parameter(
-        name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option]
-    )
 
 
 def _download(shell: Shell, dataset_id: str, options: DownloadOptions) -> Downloaded:

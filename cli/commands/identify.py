@@ -13,9 +13,12 @@ from .. import candidates
 from ..errors import NOT_IDENTIFIED
 from ..options import Shell
 from ..output import Block, Lines, Result, Table
+from ..source_options import source_choices, source_options
 
 if TYPE_CHECKING:
     from datasets_rl.identifying import Identity, Match
+
+__all__ = ["GROUP", "run", "source_options"]
 
 GROUP = "Look"
 
@@ -31,13 +34,15 @@ def run(
         ),
     ],
     exact: Annotated[bool, typer.Option("--exact", help="Look for exact copies only, which is faster.")] = False,
+    **choices: str,
 ) -> Result:
     """Say which stored datasets hold the episodes of a dataset, how many, and in which form.
 
     Episodes are recognized by their values: under any id, in any format, with other keys, dtypes and orders. Near copies are
     rounded, scaled, cut, split or joined. Files and addresses are read in a temporary folder, and nothing is stored but the
     index of the stored datasets, which `rlds cache prune --index` deletes. Constant and scripted episodes are not evidence, and
-    counted. The exit code is 0 if an episode is known, and 12 if none is.
+    counted. Options of a source, such as --layout, are for files that are not stored. The exit code is 0 if an episode is
+    known, and 12 if none is.
 
     \b
     Examples:
@@ -47,7 +52,7 @@ def run(
     """
     from datasets_rl.identifying import identify
 
-    identity = identify(dataset, near=not exact, settings=shell.settings)
+    identity = identify(dataset, near=not exact, selection=source_choices(choices), settings=shell.settings)
     return Result(
         asdict(identity) | {"known": identity.known},
         _blocks(identity, shell.settings.home),

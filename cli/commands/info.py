@@ -146,15 +146,16 @@ def _not_stored_result(
 
 
 def _described_files(entry: Entry, layout: str) -> FilesDescription | None:
-    """Return how the user's own files are read. None for a layout of another source, and for files elsewhere."""
+    """Return how the user's own files are read. None for a layout of other sources, and for files elsewhere."""
+    from datasets_rl import sources
     from datasets_rl.sources.address import path_of_id
 
     path = path_of_id(entry.id)
-    if layout != "local" or path is None:
+    if layout not in {"local", "torchrl"} or path is None:
         return None
-    from datasets_rl.sources.local.files import describe_files
+    from datasets_rl.sources.local.files import describe_files, describe_folder
 
-    return describe_files(path)
+    return describe_files(path) if layout == "local" else describe_folder(path, sources.get_source(layout))
 
 
 def _address_of(entry: Entry) -> str:

@@ -25,6 +25,8 @@ _ORIGIN = (
     "copied_from",
     "recordings",
 )
+_OF_FILES = frozenset({"layout", "layout_evidence"})
+"""Metadata about the files that a dataset was converted from."""
 _TEXT = 120
 
 
@@ -44,12 +46,17 @@ def changes(before: Manifest, after: Manifest, renamed: Mapping[str, str]) -> It
     yield from _changes(
         "decision", *({one.rule: f"{one.count:,} times" for one in each.decisions} for each in (before, after))
     )
-    yield from _named_changes(_DESCRIPTION, before, after, titles)
+    yield from (change for change in _named_changes(_DESCRIPTION, before, after, titles) if not _is_of_files(change))
 
 
 def origins(before: Manifest, after: Manifest) -> Iterator[Change]:
     """Yield the differences of where the data came from, and of how the data were made."""
     yield from _named_changes(_ORIGIN, before, after)
+    yield from (change for change in _named_changes(("metadata",), before, after) if _is_of_files(change))
+
+
+def _is_of_files(change: Change) -> bool:
+    return change.name in {f"metadata: {name}" for name in _OF_FILES}
 
 
 def statistics_that_differ(before: Manifest, after: Manifest) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:

@@ -12,16 +12,19 @@ from datasets_rl.differences import documents
 from datasets_rl.differences.difference import Difference, Side
 from datasets_rl.differences.pairing import pair_episodes, renamed_fields
 from datasets_rl.differences.values import Comparison
-from datasets_rl.downloading.opened import opened
+from datasets_rl.downloading.opened import check_selection, opened
 from datasets_rl.format.current import VERSION_NAME
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Field
 from datasets_rl.progress import report
 from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
 from datasets_rl.ted.keys import EPISODE, NEXT_DONE
 
 
-def diff(before: str | Path, after: str | Path, *, settings: Settings | None = None) -> Difference:
+def diff(
+    before: str | Path, after: str | Path, *, selection: Selection | None = None, settings: Settings | None = None
+) -> Difference:
     """Compare two datasets: their descriptions, their episodes, and all values of the episodes that both have.
 
     Episodes are recognized by their values, so that another order, other keys and another form without loss do not hide an
@@ -36,17 +39,21 @@ def diff(before: str | Path, after: str | Path, *, settings: Settings | None = N
         before: The id of a stored dataset, the id with a version, ``demo/pendulum:0001``, a folder, an address, or a file or a
             folder of raw files. An address that is not stored, and raw files, are converted into a temporary folder.
         after: The other dataset.
+        selection: The part of raw files, and of addresses that are not stored, and the options of the source of these files.
         settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such id, or the dataset is not stored.
-        InvalidArgumentError: If there is no such version.
+        InvalidArgumentError: If there is no such version, or a selection but no raw files.
         ManifestError: If a manifest cannot be trusted.
         IntegrityError: If files of a dataset are missing or damaged.
     """
     settings = settings or Settings.from_env()
+    check_selection(selection, before, after, settings=settings)
     with ExitStack() as stack:
-        first, second = (stack.enter_context(opened(one, settings=settings)) for one in (before, after))
+        first, second = (
+            stack.enter_context(opened(one, selection=selection, settings=settings)) for one in (before, after)
+        )
         return compare(first, second, names=(str(before), str(after)), show=settings.progress)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from datasets_rl import disk
 from datasets_rl.downloading.run import download
-from datasets_rl.errors import FetchError, NotADatasetError
+from datasets_rl.errors import FetchError, InvalidArgumentError, NotADatasetError
 from datasets_rl.format.current import VERSION_NAME
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.settings import Settings
@@ -25,13 +25,19 @@ _VERSION = re.compile(rf"(?P<dataset>.+):(?P<version>\d+|{VERSION_NAME.pattern})
 
 @contextmanager
 def opened(
-    dataset: str | Path, *, root: Path | str | None = None, settings: Settings | None = None
+    dataset: str | Path,
+    *,
+    selection: Selection | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
 ) -> Iterator[StoredDataset]:
     """Open a dataset for the duration of the block. Nothing is stored.
 
     Args:
         dataset: The id of a stored dataset, the id with a version, ``demo/pendulum:0001``, a folder, an address, or a file or a
             folder of raw files. An address that is not stored, and raw files, are converted into a temporary folder.
+        selection: The part of an address that is not stored, or of raw files, and the options of the source of these files. A stored
+            dataset is opened as it is.
         root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
         settings: The settings. By default the settings of the environment.
 
@@ -48,16 +54,41 @@ def opened(
         yield StoredDataset(named_version(paths, named["version"]).folder)
         return
     found = id_or_path(dataset)
-    if _is_raw(dataset, found) or (isinstance(found, str) and is_address(found) and not _is_stored(found, settings)):
+    if is_converted(dataset, settings=settings):
         with disk.ScratchFolder() as folder:
             try:
-                version = download(str(found), settings=replace(settings, home=folder))
+                version = download(str(found), selection=selection, settings=replace(settings, home=folder))
             except FetchError as error:  # the caller has no arguments for other places
                 error.hint = "check the address and the network, or name files on this machine"
                 raise
             yield StoredDataset(version)
     else:
         yield StoredDataset(_located(found, root, settings))
+
+
+def is_converted(dataset: str | Path, *, settings: Settings | None = None) -> bool:
+    """Return whether `opened` converts a dataset: an address that is not stored, or raw files."""
+    settings = settings or Settings.from_env()
+    if not isinstance(dataset, Path) and not is_address(dataset) and _VERSION.fullmatch(dataset):
+        return False
+    found = id_or_path(dataset)
+    if _is_raw(dataset, found):
+        return True
+    return isinstance(found, str) and is_address(found) and not _is_stored(found, settings)
+
+
+def check_selection(selection: Selection | None, *datasets: str | Path, settings: Settings) -> None:
+    """Check that at least one of some datasets is converted, if there is a selection for conversions.
+
+    Raises:
+        InvalidArgumentError: If all datasets are stored.
+    """
+    if selection not in (None, Selection()) and not any(is_converted(one, settings=settings) for one in datasets):
+        shown = " and ".join(map(str, datasets))
+        raise InvalidArgumentError(
+            f"{shown} {'is' if len(datasets) == 1 else 'are'} stored, expected raw files for a selection or an option of a source",
+            hint="name the raw files, or leave the selection out",
+        )
 
 
 def _located(found: str | Path, root: Path | str | None, settings: Settings) -> Path:

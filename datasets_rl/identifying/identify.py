@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from datasets_rl.downloading.opened import opened
+from datasets_rl.downloading.opened import check_selection, opened
 from datasets_rl.fingerprints.copies import evidence
 from datasets_rl.fingerprints.fingerprint import Fingerprints
 from datasets_rl.format.fingerprints import computed_fingerprints
@@ -21,6 +21,7 @@ from datasets_rl.identifying.near import NearCopy, may_be_near, near_copy
 from datasets_rl.identifying.pixels import same_pixels
 from datasets_rl.progress import waiting
 from datasets_rl.settings import Settings
+from datasets_rl.sources import Selection
 from datasets_rl.store.find import shown_id
 from datasets_rl.store.layout import dataset_folder
 from datasets_rl.ted.keys import EPISODE
@@ -95,7 +96,12 @@ class Identity:
 
 
 def identify(
-    dataset: str | Path, *, near: bool = True, root: Path | str | None = None, settings: Settings | None = None
+    dataset: str | Path,
+    *,
+    near: bool = True,
+    selection: Selection | None = None,
+    root: Path | str | None = None,
+    settings: Settings | None = None,
 ) -> Identity:
     """Find the stored datasets that hold the episodes of a dataset, under any id, in any format.
 
@@ -110,16 +116,19 @@ def identify(
     Args:
         dataset: The id or the folder of a stored dataset, the path of files of any format that can be converted, or an address.
         near: Whether to look for near copies of the episodes without an exact copy, too, which compares values.
+        selection: The part of files that are not stored, and the options of the source of these files.
         root: The folder of the source. By default ``<RLDS_HOME>/<source>``.
         settings: The settings. By default the settings of the environment.
 
     Raises:
         UnknownIdError: If there is no such id.
+        InvalidArgumentError: If there is a selection for a stored dataset.
         FetchError: If an address does not give the files.
         ConversionError: If the files break their own format.
     """
     settings = settings or Settings.from_env()
-    with opened(dataset, root=root, settings=settings) as stored:
+    check_selection(selection, dataset, settings=settings)
+    with opened(dataset, selection=selection, root=root, settings=settings) as stored:
         name = shown_id(stored.folder, str(dataset), settings=settings)
         known = [*known_datasets(settings)]
         with waiting(f"indexing the episodes of {len(known):,} stored datasets", show=settings.progress):

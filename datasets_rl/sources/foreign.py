@@ -85,6 +85,12 @@ _FORMATS = (
         re.compile(r"(^|/)\d+(\.\d+)+$|(^|/)c(/\d+)+$"),
     ),
     Foreign(
+        "a tensor without the meta.json that names its shape and dtype",
+        "copy the whole folder that TorchRL or tensordict wrote. A storage of tensors without keys has no meta.json: store the "
+        "steps as a TensorDict, see docs/sources/torchrl.md",
+        re.compile(r"\.memmap$"),
+    ),
+    Foreign(
         "a checkpoint of a policy or a network",
         f"{_POLICY}; {_TENSORS}",
         re.compile(r"\.(pt|pth|ckpt|safetensors|onnx)$|(^|/)policy\.pth$"),

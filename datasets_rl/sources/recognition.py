@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from datasets_rl.errors import Argument, Call, ConversionError, InvalidArgumentError, Remedy, join_names
 from datasets_rl.format.current import CURRENT_FILE
 from datasets_rl.sources import importable_sources
+from datasets_rl.sources.flat.formats import formats_of
 from datasets_rl.sources.foreign import PAGE
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ def recognized(dataset_id: str, files: AddressFiles, chosen: str = "") -> tuple[
         problems.append(f"{join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty (0 bytes)")
     problems += [f"{path} is {one.title}" for path, one in foreign]
     ways = [*dict.fromkeys(one.way for _, one in foreign)]
+    if not files.is_local and not foreign and formats_of(files.paths):
+        # The formats of files of a user are read from files on this machine.
+        hint = (
+            "name a file or a folder of them in the address, or download the files and name the path of the copy: of files "
+            "elsewhere, only npz files are read without a layout of a source"
+        )
+        raise ConversionError(dataset_id, problems, hint=hint)
     address = Remedy(
         "name a file or a folder of them in the address. Of other files, read the episodes and store them with "
         "EpisodeWriter, see {}",

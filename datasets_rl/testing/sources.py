@@ -392,8 +392,9 @@ class SourceContract(Contract):
         manifest = made.stored.manifest
 
         assert manifest.id == made.case.id, f"the id of the manifest is {manifest.id}"
-        assert manifest.license, "the manifest has no license. State `license` in the catalog"
-        assert manifest.citation or manifest.homepage, "the manifest has no origin. State `homepage` in the catalog"
+        if sources.get_source(made.case.source).ids():  # the files of a user need not state what they are
+            assert manifest.license, "the manifest has no license. State `license` in the catalog"
+            assert manifest.citation or manifest.homepage, "the manifest has no origin. State `homepage` in the catalog"
         assert manifest.raw, "the manifest names no raw files. Return these files as `assets` of the listing"
         for file in manifest.raw:
             assert len(file.sha256) == 64, f"the digest of {file.path} is {file.sha256!r}, expected a SHA-256"

@@ -28,6 +28,7 @@ from raw import (
     openx,
     robomimic,
     roboset,
+    torchrl,
     vd4rl,
 )
 
@@ -169,6 +170,7 @@ FILES: dict[str, Writer] = {
     "robomimic/lift-images ~/robomimic/lift/ph/image_v15.hdf5": demonstrations,
     "robomimic/libero/libero_goal ~/libero/datasets": case(robomimic, f"robomimic/{robomimic.REGENERATED}"),
     "roboset/DAPG(human)/door_v2d-v1 ~/RoboSet_Sim": case(roboset, "roboset/DAPG(human)/door_v2d-v1"),
+    "torchrl/door ~/runs/buffer": case(torchrl, f"torchrl/{torchrl.RING}", torchrl.RING),
     "vd4rl/main/walker_walk/random/64px ~/vd4rl_data": case(vd4rl, "vd4rl/main/walker_walk/random/64px"),
 }
 """The writer of the files of a command, by its id and its path."""

@@ -22,7 +22,7 @@ from datasets_rl.errors import ConversionError
 from datasets_rl.identifying import Identity, identify
 from datasets_rl.settings import Settings
 
-QUICK = ("D4RL", "npz", "robomimic", "OGBench")
+QUICK = ("D4RL", "npz", "TorchRL", "robomimic", "OGBench")
 PACKAGES = {
     "Minari": "minari",
     "Minari without JPEG": "minari",
@@ -76,6 +76,7 @@ def has_tfds() -> bool:
 QUICK_CASES = [
     ("D4RL", "locomotion"),
     ("npz", "texts"),
+    ("TorchRL", "agents"),
     ("robomimic", "agents"),
     ("OGBench", "maze"),
     ("robomimic", "maze"),

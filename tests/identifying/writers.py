@@ -247,6 +247,35 @@ def ogbench(episodes: Episodes, folder: Path) -> Path:
     return path
 
 
+def torchrl(episodes: Episodes, folder: Path) -> Path:
+    """Write the steps in TorchRL's format by `TensorDict.memmap`, which the storages and the datasets of TorchRL call."""
+    import torch
+    from tensordict import NonTensorStack, TensorDict
+
+    def column(values: np.ndarray) -> Any:
+        return NonTensorStack(*values) if values.dtype == object else torch.from_numpy(np.ascontiguousarray(values))
+
+    parts = []
+    for number, one in enumerate(episodes):
+        last = torch.arange(len(one))[:, None] == len(one) - 1
+        steps = TensorDict({"episode": torch.full((len(one),), number)}, [len(one)])
+        for name, values in one.states.items():
+            key = ("observation", name) if name else "observation"
+            steps[key], steps["next", key] = column(values[:-1]), column(values[1:])
+        for name, values in one.actions.items():
+            steps[("action", name) if name else "action"] = column(values)
+        for name, values in one.info.items():
+            steps["info", name], steps["next", "info", name] = column(values[:-1]), column(values[1:])
+        if one.task:
+            steps["task"] = NonTensorStack(*[one.task] * len(one))
+        steps["next", "reward"] = column(one.rewards)[:, None]
+        steps["next", "terminated"], steps["next", "truncated"] = last & one.terminated, last & (not one.terminated)
+        steps["next", "done"] = last
+        parts.append(steps)
+    torch.cat(parts).memmap(folder / "steps")
+    return folder / "steps"
+
+
 def rlds(episodes: Episodes, folder: Path) -> Path:
     """Write a dataset by the builder of TensorFlow Datasets, in the Python of ``RLDS_TFDS_PYTHON``."""
     python = os.environ.get("RLDS_TFDS_PYTHON", sys.executable)
@@ -266,6 +295,7 @@ WRITERS: Mapping[str, Writer] = {
     "LeRobot": lerobot,
     "RLDS": rlds,
     "npz": npz,
+    "TorchRL": torchrl,
     "robomimic": robomimic,
     "d3rlpy": d3rlpy,
     "OGBench": ogbench,

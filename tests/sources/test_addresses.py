@@ -48,6 +48,7 @@ PLACES = {
     "rl_unplugged": "dm_control_suite_episodes/finger_turn_hard",
     "robomimic": "",
     "roboset": "FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4",
+    "torchrl": "lab/rollouts",
     "vd4rl": "vd4rl/main/walker_walk/random/64px",
 }
 """Where the files of the first case of a source are, below the folder that it writes."""
@@ -66,6 +67,7 @@ EVIDENCE = {
     "rl_unplugged": "the first record of train-00000-of-00004 has observation/..., action, reward and discount",
     "robomimic": "lift/ph/low_dim_v15.hdf5 has the group data/demo_0",
     "roboset": "seed0_trace.h5 has the group Trial0",
+    "torchrl": "rollout_0/meta.json describes the .memmap files beside it (2 such folders)",
     "vd4rl": "has image, action, reward, is_first and is_last, of which image has images",
 }
 

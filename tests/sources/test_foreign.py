@@ -43,6 +43,11 @@ FOLDERS = {
     ),
     "checkpoint": ({"model.pt": b"PK\x03\x04"}, "model.pt is a checkpoint of a policy or a network", "RecordEpisodes"),
     "stable-baselines": ({"ppo.zip": _agent()}, "ppo.zip is a checkpoint of a policy or a network", "RecordEpisodes"),
+    "TorchRL": (
+        {"storage_metadata.json": b"{}", "0.memmap": bytes(8)},
+        "0.memmap is a tensor without the meta.json",
+        "as a TensorDict",
+    ),
     "pointer": ({"a.dat": POINTER}, "a.dat is a pointer of git-LFS", "git lfs pull"),
 }
 

@@ -182,9 +182,14 @@ _AFTER = (NEXT, *OBSERVATION)
 
 
 def _after_fields(fields: Sequence[Field]) -> list[Field]:
-    """Return the fields of next observations, except the next of an observation that is not a state."""
-    steps = {field.key for field in fields if not field.is_state}
-    return [field for field in fields if field.key[:2] == _AFTER and field.key[1:] not in steps]
+    """Return the fields of next states: of next observations, except where the observation is not a state, and of others."""
+    of_states, of_steps = ({field.key for field in fields if field.is_state is state} for state in (True, False))
+    return [
+        field
+        for field in fields
+        if field.key[0] == NEXT
+        and (field.key[1:] in of_states or (field.key[:2] == _AFTER and field.key[1:] not in of_steps))
+    ]
 
 
 def _unused_arrays(file: ArrayFile, fields: Sequence[Field]) -> set[str]:
@@ -280,6 +285,10 @@ def _following_problems(plan: Plan, file: ArrayFile) -> Iterator[str]:
             yield f"{name} is the next {dotted_name(key)}, but there is no {dotted_name(key)}"
         elif array.shape != file.arrays[part.array].shape or array.dtype.kind != file.arrays[part.array].dtype.kind:
             yield f"{name} is {array}, but {part.array} is {file.arrays[part.array]}"
-    missing = [dotted_name(key) for key in by_key if key[0] == OBSERVATION[0] and key not in plan.following]
+    missing = [
+        dotted_name(key)
+        for key, part in by_key.items()
+        if key[0] == OBSERVATION[0] and part.state and key not in plan.following
+    ]
     if plan.following and missing:
         yield f"{', '.join(missing)} has no next observation, unlike {dotted_name(next(iter(plan.following)))}"

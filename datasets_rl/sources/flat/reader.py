@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from datasets_rl.errors import ConversionError
+from datasets_rl.errors import ConversionError, Remedy
 from datasets_rl.format.schema import Column
 from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.base import EpisodeReader
@@ -120,6 +120,11 @@ class FlatReader(EpisodeReader):
             if field and (spec := _spec_of_field(part, field))
         }
 
+    @property
+    def layout(self) -> Layout:
+        """The layout of the files."""
+        return self._layout
+
     def open_file(self, name: str) -> ArrayFile:
         """Open a file by name."""
         table = self._paths[self._layout.table] if self._layout.table else None
@@ -206,6 +211,15 @@ class FlatReader(EpisodeReader):
         rows.finish()
 
     @property
+    def seams_remedy(self) -> Remedy:
+        """What to do if next states are not the states of the following rows, where no end of an episode is marked."""
+        return Remedy(
+            "state in {} how the files mark the ends of episodes, "
+            'or [episodes] by = "seams" if an episode ends in each such row',
+            self.stated_in,
+        )
+
+    @property
     def needed(self) -> set[Key]:
         """Keys of the fields to read: the stored fields, and the fields that `before` needs."""
         return {*self.kept}
@@ -232,12 +246,7 @@ class FlatReader(EpisodeReader):
             if jumps.any() and not self._layout.seams:
                 row, name = block.start + int(np.argmax(jumps)), dotted_name(key)
                 problem = f"next.{name} at row {row:,} differs from {name} at row {row + 1:,}, within an episode"
-                raise ConversionError(
-                    rows.name,
-                    [f"{problem} ({jumps.sum():,} such rows)"],
-                    hint=f"state in {self.stated_in} how the files mark the ends of episodes, "
-                    'or [episodes] by = "seams" if an episode ends in each such row',
-                )
+                raise ConversionError(rows.name, [f"{problem} ({jumps.sum():,} such rows)"], hint=self.seams_remedy)
         block.truncated |= jumps
         self.counts["seam-without-flag"] += int(jumps.sum())
         self.counts["next-observation-rounded"] += int((rounded & ~jumps & ~flagged).sum())

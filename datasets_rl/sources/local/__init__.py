@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from typing_extensions import override
 
@@ -55,6 +55,8 @@ __all__ = ["SOURCE", "Local"]
 
 _ID = re.compile(r"(?:\w[-\w.]*/)*\w[-\w.]*", re.ASCII)
 _SHARD_BYTES = 64 << 20
+_RANGES = "npz"
+"""Format of which the names of the arrays can be read by requests for ranges of a file elsewhere."""
 
 
 class Local(Source):
@@ -106,10 +108,12 @@ class Local(Source):
     @override
     def recognize_last(self, files: AddressFiles) -> str:
         folders = data_folders(files.paths) if files.is_local else {}
-        forms = formats_of(files.paths, folders) if files.is_local else {}
+        forms = formats_of(files.paths, folders)
         path = next(iter(forms), "")
         if path in folders:
             return f"{shown_path(path, folders) or 'it'} is a folder of {FORMATS[forms[path]].title}"
+        if path and not files.is_local and (forms[path] != _RANGES or not files.arrays(path)):
+            return ""
         return f"{path} is a file of {FORMATS[forms[path]].title}" if path else ""
 
     @override
@@ -117,7 +121,9 @@ class Local(Source):
         inside = {asset.path.removeprefix(f"{entry.name}/"): asset for asset in folder.assets}
         stated = [inside[FILE]] if FILE in inside else []
         document = (
-            _parse_description(upstream.text(*stated), entry.id) if stated else _certain_description(entry, inside)
+            _parse_description(upstream.text(*stated), entry.id)
+            if stated
+            else _certain_description(entry, inside, upstream)
         )
         description = Description.read(document, entry.id)
         form, paths = description.data_files(inside, entry.id)
@@ -221,8 +227,10 @@ def _selected_files(selection: Selection, description: Description, total: int) 
     return read_numbers(selection.episodes, total)
 
 
-def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str, Any]:
+def _certain_description(entry: Entry, assets: Mapping[str, Asset], upstream: Upstream) -> dict[str, Any]:
     """Return the description of a folder without ``dataset.toml``: empty, if the names say what all arrays are.
+
+    Of files elsewhere, only the names, shapes and dtypes of the first file are read before the download.
 
     Raises:
         ConversionError: If a name is unusual. The error has a template that is filled from the files.
@@ -230,14 +238,31 @@ def _certain_description(entry: Entry, assets: Mapping[str, Asset]) -> dict[str,
     data = data_assets(entry.id, assets)
     from datasets_rl.sources.local.template import draft
 
-    drafted = draft(entry.name, data, beside=assets)
+    headers = None
+    if not _path_of(assets):
+        first = Description().data_files(assets, entry.id)[1][0]
+        headers = upstream.inspected(assets[first], array_headers)
+    drafted = draft(entry.name, data, beside=assets, headers=headers)
     if drafted.is_certain:
         return {}
-    place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
     path = _path_of(assets)
+    place = "to the folder" if len(assets) > 1 else "beside the file, and give the folder"
+    place += "" if path else " of a copy"
     drafts = Remedy("; {} drafts one", Call("sources.local.files.draft_description", path)) if path else Remedy("")
     hint = Remedy("add one {}{}, such as\n\n{}", place, drafts, drafted.text)
     raise ConversionError(entry.id, [f"it has no {FILE}", *drafted.questions], hint=hint)
+
+
+def array_headers(stream: BinaryIO) -> dict[str, tuple[list[int], str]]:
+    """Return the shape and the dtype of each array of an npz file by name, as JSON values.
+
+    Raises:
+        ConversionError: If the file is damaged.
+    """
+    from datasets_rl.read.npz import NpzFile
+
+    with NpzFile(stream) as file:
+        return {name: (list(array.shape), array.dtype.str) for name, array in file.arrays.items()}
 
 
 def _path_of(assets: Mapping[str, Asset]) -> str:

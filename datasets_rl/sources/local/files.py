@@ -19,13 +19,14 @@ from datasets_rl.fetch.schemes import local_path
 from datasets_rl.fetch.upstream import Upstream
 from datasets_rl.format.schema import Column
 from datasets_rl.settings import Settings
-from datasets_rl.sources.base import Decision, Entry, Listing, Selection
+from datasets_rl.sources.base import Decision, Entry, Listing, Selection, Source
 from datasets_rl.sources.flat.arrays import Array, ArrayFile
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.measured import measure
 from datasets_rl.sources.flat.plan import Plan, is_empty
+from datasets_rl.sources.flat.reader import FlatReader
 from datasets_rl.sources.local import SOURCE, data_assets
-from datasets_rl.sources.local.description import FILE, Description
+from datasets_rl.sources.local.description import FILE
 from datasets_rl.sources.local.reader import LocalReader
 from datasets_rl.sources.local.template import Draft, draft
 from datasets_rl.ted.episode import Episode, StoredImages, TextStates
@@ -178,7 +179,27 @@ def describe_files(path: Path | str) -> FilesDescription:
     """
     path = _existing(path)
     listing = _listing_of(path)
-    return _described(path, listing, _reader_of(path, listing))
+    return _described(path, listing, _reader_of(path, listing), _shown_files(path, listing))
+
+
+def describe_folder(path: Path | str, source: Source) -> FilesDescription | None:
+    """Return how a folder of another source of flat rows is read, or None if the source has a reader of its own.
+
+    Args:
+        path: The folder.
+        source: The source whose layout the files have.
+
+    Raises:
+        InvalidArgumentError: If there is no such path.
+        ConversionError: If the files are damaged, or do not show with certainty how to read them.
+    """
+    path = _existing(path)
+    with tempfile.TemporaryDirectory(prefix="rlds-files-") as aside:
+        entry = Entry(source.name, path.name)
+        listing = source.resolve_files(entry, _folder_of(path), Selection(), _upstream(Path(aside)))
+    with source.open(path.name, _local_files(listing), listing.params) as reader:
+        numbered = {number: name for shard in listing.shards for name, number in shard.part}
+        return _described(path, listing, reader, numbered) if isinstance(reader, FlatReader) else None
 
 
 def check_files(path: Path | str) -> FilesCheck:
@@ -199,7 +220,7 @@ def check_files(path: Path | str) -> FilesCheck:
         raise ConversionError(str(path), ["it has no step"], hint=f"correct the files, or {FILE}")
     lengths = np.concatenate(seen.lengths)
     return FilesCheck(
-        _described(path, listing, reader),
+        _described(path, listing, reader, _shown_files(path, listing)),
         int(lengths.sum()),
         len(lengths),
         {"min": int(lengths.min()), "median": float(np.median(lengths)), "max": int(lengths.max())},
@@ -237,15 +258,26 @@ def _upstream(aside: Path) -> Upstream:
 
 
 def _reader_of(path: Path, listing: Listing) -> LocalReader:
+    return LocalReader(f"{SOURCE.name}/{path.name}", _local_files(listing), listing.params)
+
+
+def _local_files(listing: Listing) -> dict[str, Path]:
     files = {asset.path: local_path(asset.urls[0]) for asset in listing.assets}
-    found = {name: file for name, file in files.items() if file is not None}
-    return LocalReader(f"{SOURCE.name}/{path.name}", found, listing.params)
+    return {name: file for name, file in files.items() if file is not None}
 
 
-def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescription:
-    layout = Description.read(listing.params["document"], path.name)
+def _described(path: Path, listing: Listing, reader: FlatReader, shown: Mapping[int, str]) -> FilesDescription:
+    """Return how the first file with a row is read.
+
+    Args:
+        path: The file or the folder.
+        listing: The files.
+        reader: The reader of the files.
+        shown: The path of each file below `path`, by number.
+    """
+    layout = reader.layout
     numbers = {name: number for shard in listing.shards for name, number in shard.part}
-    for name in dict.fromkeys([listing.params["first"], *numbers]):
+    for name in dict.fromkeys([listing.params.get("first", next(iter(numbers))), *numbers]):
         with reader.open_file(name) as file:
             if is_empty(file, layout):
                 continue
@@ -256,7 +288,7 @@ def _described(path: Path, listing: Listing, reader: LocalReader) -> FilesDescri
                 path,
                 path / FILE if f"{path.name}/{FILE}" in {asset.path for asset in listing.assets} else None,
                 len(numbers),
-                _shown_files(path, listing)[numbers[name]],
+                shown[numbers[name]],
                 tuple(_uses(file, plan)),
                 plan.by,
                 (plan.marks,) if plan.marks in file.arrays else (*file.padding, *flags),

@@ -15,13 +15,13 @@ import numpy as np
 from datasets_rl.errors import ConversionError, InvalidArgumentError, MissingDependencyError, join_names
 from datasets_rl.fetch.schemes import NotServedError, local_path
 from datasets_rl.read.streams import ITEMS_MAX
-from datasets_rl.sources.flat.arrays import Array, ArrayFile
+from datasets_rl.sources.flat.arrays import TEXT, Array, ArrayFile
 from datasets_rl.sources.flat.csv_tables import NoHeaderError
 from datasets_rl.sources.flat.ends import find_ends, read_flags
 from datasets_rl.sources.flat.folders import data_folders, shown_path
 from datasets_rl.sources.flat.formats import files_beside, formats_of, open_arrays
 from datasets_rl.sources.flat.layout import BUFFERS, WAYS
-from datasets_rl.sources.flat.names import doubtful_meaning, speaks_of_episodes
+from datasets_rl.sources.flat.names import COUNTS_STEPS, doubtful_meaning, last_name, speaks_of_episodes
 from datasets_rl.sources.flat.plan import plan_layout, usual_fields
 from datasets_rl.sources.flat.rings import STEPS, BufferRowsError
 from datasets_rl.sources.flat.videos import FilesBeside, VideosFile
@@ -99,7 +99,12 @@ class _Seen:
 
 
 def draft(
-    name: str, data: Mapping[str, Asset], *, beside: Mapping[str, Asset] | None = None, alone: bool = False
+    name: str,
+    data: Mapping[str, Asset],
+    *,
+    beside: Mapping[str, Asset] | None = None,
+    alone: bool = False,
+    headers: Mapping[str, tuple[Sequence[int], str]] | None = None,
 ) -> Draft:
     """Return a draft for files that have no description.
 
@@ -108,6 +113,7 @@ def draft(
         data: The files by path. The first file is opened if the file is on this machine.
         beside: All files of the folder, by path, among which are the images that rows may name.
         alone: Whether the draft selects these files by name, because other files may lie beside them.
+        headers: The shape and the dtype of each array of the first file, by name, of files that are elsewhere.
     """
     try:
         form, paths = Description().data_files(beside or data, name)
@@ -122,7 +128,8 @@ def draft(
         chosen = shown_path(paths[0], data_folders(data)) or paths[0]
         lines.insert(2, f"files = [{_quoted(glob.escape(chosen))}]")
     try:
-        seen = _look_at_first({path: data[path] for path in paths}, form, beside or {})
+        first = {path: data[path] for path in paths}
+        seen = _look_at_first(first, form, beside or {}) if headers is None else _seen_in(headers)
     except NoHeaderError as error:
         return _without_header(lines, error)
     if not seen.arrays:
@@ -250,6 +257,19 @@ def _quoted(text: str) -> str:
 
 def _toml_key(key: Key) -> str:
     return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else _quoted(part) for part in key)
+
+
+def _seen_in(headers: Mapping[str, tuple[Sequence[int], str]]) -> _Seen:
+    """Return what the names, shapes and dtypes of arrays show. The values decide how episodes end, after the download."""
+    arrays = {}
+    for name, (shape, kind) in headers.items():
+        dtype = np.dtype(kind).newbyteorder("=")
+        if shape:
+            arrays[name] = Array(
+                shape[0], tuple(shape[1:]), TEXT if dtype.kind == "U" else dtype, text=dtype.kind == "U"
+            )
+    counts = [name for name in arrays if COUNTS_STEPS.search(last_name(name))]
+    return _Seen(arrays, optional=counts)
 
 
 def _look_at_first(data: Mapping[str, Asset], file_format: str, beside: Mapping[str, Asset]) -> _Seen:
