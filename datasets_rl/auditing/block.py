@@ -19,6 +19,7 @@ PARTS = 4
 """Parts of equal length of an episode, of which each has its own sums."""
 AHEAD = 4
 """Rows of narrow fields after a block that are read with the block."""
+_EDGES_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,6 @@ class Pixels:
         grids: At most 24 x 24 pixels, uint8 [N, h, w, c]: see `Data.places`.
         dark: Share of values of the grid below 8, float32 [N].
         bright: Share of values of the grid above 250, float32 [N].
-        contrast: Mean difference between a value of the grid and the value one column to the right in the image, float32 [N].
         apart: Mean difference between the grids of an image and of the next one of the block, float32 [N]. Infinite for the last.
         squares: Sum of the squares of the grid, float32 [N].
         grays: Sum over the pixels of the grid of the square of the sum of the channels, float32 [N].
@@ -61,7 +61,6 @@ class Pixels:
     grids: NDArray[np.uint8]
     dark: NDArray[np.float32]
     bright: NDArray[np.float32]
-    contrast: NDArray[np.float32]
     apart: NDArray[np.float32]
     squares: NDArray[np.float32]
     grays: NDArray[np.float32]
@@ -138,10 +137,33 @@ class Block:
 
         places = self.data.places(key)
         grids, counts = np.empty((len(self), places.size), np.uint8), np.empty((len(self), COUNTS), np.float32)
-        neighbors = self.data.places(key, shift=1)
-        count_pixels(self.now(key), places.reshape(-1), neighbors.reshape(-1), places.shape[2], grids, counts)
-        counts[:, :4] /= places.size
+        count_pixels(self.now(key), places.reshape(-1), places.shape[2], grids, counts)
+        counts[:, :3] /= places.size
         return Pixels(grids.reshape(len(self), *places.shape), *counts.T)
+
+    def edges(self, key: Key) -> NDArray[np.float32]:
+        """Return the mean square, and the mean fourth power, of the differences of neighboring values of images, float32 [N, 2].
+
+        All pixels of every eighth image of an episode are looked at. The numbers of the other images are 0.
+        """
+        from datasets_rl.auditing._pixels import measure_edges
+
+        edges = np.zeros((len(self), 2), np.float32)
+        measure_edges(self.now(key), np.flatnonzero(self.time % _EDGES_EVERY == 0), *self.data.lines(key), edges)
+        return edges
+
+    def image_changes(self, key: Key) -> NDArray[np.float32]:
+        """Return the mean square difference between the images of each row and of the next row, float32 [N].
+
+        At most 16,384 values of an image are looked at. NaN in the last row, and where the next row is of another episode.
+        """
+        from datasets_rl.auditing._pixels import measure_changes
+
+        changes = np.empty(len(self), np.float32)
+        measure_changes(self.now(key), changes)
+        changes[-1] = np.nan
+        changes[~self.has_after] = np.nan
+        return changes
 
     def same_images(self, key: Key) -> NDArray[np.bool_]:
         """Return whether the next row shows the same image in a moving scene, bool [N].

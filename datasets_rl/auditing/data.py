@@ -92,10 +92,11 @@ class Data:
         self.steps = steps
         self._samples: dict[Key, Sample] = {}
         self._stills: dict[Key, float] = {}
+        self._changes: dict[Key, float] = {}
         self._never_equal: dict[Key, bool] = {}
         self._clips: dict[Key, Clips] = {}
         self._images: dict[Key, NDArray[np.float32]] = {}
-        self._places: dict[tuple[Key, int], NDArray[np.uint32]] = {}
+        self._places: dict[Key, NDArray[np.uint32]] = {}
         self._models: dict[Any, Any] = {}
         self._lock, self._lock_of_clips, self._lock_of_models = Lock(), Lock(), RLock()
 
@@ -239,18 +240,28 @@ class Data:
         )
         return Sample(rows, before, now, after, has_before, has_after)
 
-    def places(self, key: Key, shift: int = 0) -> NDArray[np.uint32]:
+    def places(self, key: Key) -> NDArray[np.uint32]:
         """Return the places, in an image, of the pixels that an audit looks at, uint32 [h, w, c].
 
         These are at most 24 x 24 pixels, evenly spread.
-
-        Args:
-            key: The field of images.
-            shift: Number of columns by which the pixels lie further to the right.
         """
-        if (key, shift) not in self._places:
-            self._places[key, shift] = _places(self.field(key).shape, shift)
-        return self._places[key, shift]
+        if key not in self._places:
+            self._places[key] = _places(self.field(key).shape)
+        return self._places[key]
+
+    def lines(self, key: Key) -> tuple[int, int, int]:
+        """Return how the values of an image lie one after the other, for neighbors.
+
+        Returns:
+            The number of lines of a plane, the number of values of a line, and the number of values from a value to its neighbor
+            on the right.
+        """
+        shape = self.field(key).shape
+        places = channels_last(np.arange(math.prod(shape)).reshape(1, *shape))
+        height, width = places.shape[-3:-1]
+        in_line = places.reshape(-1, width, places.shape[-1])[0, :2, 0]
+        step = int(np.ptp(in_line)) or places.shape[-1]
+        return height, width * step, step
 
     def grids(self, key: Key, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return at most 24 x 24 pixels of the images of steps in ascending order, uint8 [K, h, w, c]: see `places`."""
@@ -305,6 +316,15 @@ class Data:
             apart = np.abs(clips.grids[together + 1] - first).mean(axis=(1, 2, 3))
             self._stills[key] = _STILL * float(np.quantile(apart, _CALM)) if len(apart) else 0.0
         return self._stills[key]
+
+    def usual_change(self, key: Key) -> float:
+        """Return the median of the mean square difference between an image and the next image."""
+        if key not in self._changes:
+            clips = self.clips(key)
+            together = np.flatnonzero(clips.clip[1:] == clips.clip[:-1])
+            change = clips.grids[together + 1].astype(np.float32) - clips.grids[together]
+            self._changes[key] = float(np.median((change**2).mean(axis=(1, 2, 3)))) if len(together) else 0.0
+        return self._changes[key]
 
     def never_equal(self, key: Key) -> bool:
         """Return whether images of consecutive steps are equal in hardly any part of the dataset, as noise makes them differ."""
@@ -363,11 +383,11 @@ class Data:
         ]
 
 
-def _places(shape: tuple[int, ...], shift: int) -> NDArray[np.uint32]:
+def _places(shape: tuple[int, ...]) -> NDArray[np.uint32]:
     places = channels_last(np.arange(math.prod(shape), dtype=np.uint32).reshape(1, *shape))
     height, width = places.shape[-3:-1]
     rows, columns = (np.unique(((np.arange(_GRID) + 0.5) * size / _GRID).astype(int)) for size in (height, width))
-    grid = places[..., rows[:, None], np.minimum(columns + shift, width - 1)[None, :], :]
+    grid = places[..., rows[:, None], columns[None, :], :]
     return np.ascontiguousarray(grid.reshape(len(rows), len(columns), -1))
 
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import functools
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import clean
 import faults_images
+import lossy
 import peers
-from planting import audited, load_faults
+from planting import STRENGTHS, audited, load_faults
 from stored_data import FLAGS, Trajectory, write_dataset
 from view_data import image_files
 
 from datasets_rl import Selection, audit, load
 from datasets_rl.auditing.block import Block
-from datasets_rl.auditing.data import Data
+from datasets_rl.auditing.data import Data, channels_last
 from datasets_rl.auditing.sight import cells_of, sight_measures
 from datasets_rl.format.reader import StoredDataset
 from datasets_rl.format.schema import Column
@@ -154,7 +157,7 @@ def filmed(folder, form, change=lambda _, images: images, episodes=16, steps=60)
 
 
 def faulty(number, images):
-    """Freeze the camera in episode 3, delay it in episode 6, lose frames in episode 9, and exchange channels in episode 12."""
+    """Freeze the camera in episode 3, delay it in 6, lose frames in 9, exchange channels in 12, and lose the focus in 14."""
     images, rows = images.copy(), np.arange(len(images))
     if number == 3:
         images[20:32] = images[20]
@@ -164,6 +167,8 @@ def faulty(number, images):
         images[15:45:5] = images[14:44:5]
     if number == 12:
         images = images[..., ::-1]
+    if number == 14:
+        images = ndimage.gaussian_filter(images, (0, 1.2, 1.2, 0))
     return np.ascontiguousarray(images)
 
 
@@ -189,10 +194,10 @@ def form(request):
 
 def findings_are_right(found, *, lossy=False):
     pairs = {(finding.check, *finding.episodes) for finding in found.findings}
-    assert pairs >= {("frozen_frames", 3), ("video_lag", 6), ("channels_swapped", 12)}
+    assert pairs >= {("frozen_frames", 3), ("video_lag", 6), ("channels_swapped", 12), ("blurred_images", 14)}
     # A codec changes a repeated frame as much as a slow scene changes.
     assert lossy or ("dropped_frames", 9) in pairs
-    assert {episode for _, *episodes in pairs for episode in episodes} <= {3, 6, 9, 12}
+    assert {episode for _, *episodes in pairs for episode in episodes} <= {3, 6, 9, 12, 14}
 
 
 def test_faults_are_found_in_every_form_of_images(stored, form):
@@ -248,6 +253,59 @@ def test_cells_are_means_of_pixels():
     cells = cells_of(grids).reshape(2, 12, 12, 3)
     np.testing.assert_allclose(cells[1, 3, 5], grids[1, 6:8, 10:12].mean(axis=(0, 1)))
     assert cells_of(np.zeros((1, 84, 84, 4))).shape == (1, 12 * 12 * 4)
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (3, 5, 7), (5, 7), (6, 1, 3)])
+def test_the_neighbors_of_a_value_are_those_of_its_channel(tmp_path, shape):
+    images = np.random.default_rng(0).integers(0, 256, (10, *shape), dtype=np.uint8)
+    edges = block_of(tmp_path, images).edges(CAMERA)
+    last = channels_last(images).astype(np.float64)
+    changes = [np.diff(last, axis=axis) for axis in (-3, -2)]
+    for row in (0, 8):
+        powers = [sum((one[row] ** power).sum() for one in changes) / images[0].size for power in (2, 4)]
+        np.testing.assert_allclose(edges[row], powers, rtol=1e-5)
+    assert not edges[1:8].any()
+
+
+@pytest.mark.parametrize("side", [12, 96])
+def test_a_change_of_an_image_is_that_to_the_next_image(tmp_path, side):
+    images = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
+    changes = block_of(tmp_path, images).image_changes(CAMERA)
+    expected = (np.diff(images.astype(np.float64), axis=0) ** 2).mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(changes[:-1], expected[:2], rtol=0 if side == 12 else 0.05, atol=1e-3)
+    assert np.isnan(changes[-1])
+
+
+def block_of(folder, images):
+    """Return the block of an episode of some images, the last of which is that after the last action."""
+    steps = len(images) - 1
+    last = (np.arange(steps) == steps - 1)[:, None]
+    arrays = {
+        ("action",): np.zeros((steps, 1), np.float32),
+        ("next", "reward"): np.zeros((steps, 1), np.float32),
+        ("next", "terminated"): last,
+        ("next", "truncated"): ~last & last,
+    }
+    columns = [Column(CAMERA, np.dtype(np.uint8), images.shape[1:], shared=True)]
+    columns += [Column(key, np.dtype(np.float32), (1,)) for key in (("action",), ("next", "reward"))]
+    data = Data(
+        StepReader(write_dataset(folder / "stored", [Trajectory(arrays, {CAMERA: images})], [*columns, *FLAGS]))
+    )
+    return Block(data, 0, len(data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "strength", "fewest"),
+    [("lens_out_of_focus", "weak", 3), ("camera_freezes", "weak", 2), ("frames_repeated", "strong", 2)],
+)
+def test_a_fault_is_found_in_lossy_video(name, strength, fewest):
+    pytest.importorskip("av", reason="pip install av")
+    rng = np.random.default_rng([zlib.crc32(name.encode()), STRENGTHS.index(strength), 1])
+    planted = FAULTS[name].plant(clean.record("teleop", 20, 1), strength, rng)
+    found = audited(lossy.filmed(planted.recording), [FAULTS[name].check])
+    assert named(found) <= planted.episodes
+    assert len(named(found)) >= fewest
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ class VideoLag(Check):
     rule = (
         f"A linear model reads the states from the image. Its errors, and their changes over four steps, are lowest for the states at least "
         f"{_STEPS:g} steps before or after the image, of up to {LAGS[-1]}, and agree within {_APART:g} steps. A hint if the gain in the "
-        f"changes, as a logarithm and summed over the steps, is below {_SURE:g}."
+        f"changes, as a logarithm and summed over the steps, is below {_SURE:g}, or the lag is {LAGS[-1]}."
     )
     why = "The policy sees the past, and acts too late, or sees the result of an action before the action."
     limits = "Scenes that show no state, and episodes that hardly move, show nothing. Images of all episodes that are a step late are not found."
@@ -53,7 +53,7 @@ class VideoLag(Check):
         found = (
             (np.abs(change) >= _STEPS)
             & (level * change > 0)
-            & (alike & (np.abs(level) < LAGS[-1]) | (sure >= _VERY_LIKELY))
+            & (alike & (np.abs(level) < LAGS[-1]) | (gain >= _GAIN) & (sure >= _VERY_LIKELY))
         )
         if found.mean() > _COMMON:
             return
@@ -61,7 +61,9 @@ class VideoLag(Check):
             lag = round((level[episode] + change[episode]) / 2)
             lag += sight.lag
             remedy = shift_episode(data, name, -lag, episode)
-            yield self._finding(name, lag, float(np.exp(gain[episode])), episode, remedy, sure=sure[episode] >= _SURE)
+            # The best lag may lie beyond the lags that are compared, or the images fit no lag.
+            clear = sure[episode] >= _SURE and abs(level[episode]) < LAGS[-1]
+            yield self._finding(name, lag, float(np.exp(gain[episode])), episode, remedy, sure=clear)
 
     def _finding(
         self, name: str, lag: int, times: float, episode: int | None, remedy: Correction, *, sure: bool
