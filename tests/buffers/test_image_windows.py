@@ -112,6 +112,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.first(2, of=("windows", "form"))
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("windows", list(WINDOWS))
 @pytest.mark.parametrize("cache", [0, None, 10 * 48 * 40 * 3])

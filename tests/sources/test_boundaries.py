@@ -78,6 +78,7 @@ MARKS = {
 }
 
 
+@pytest.mark.first(1, of="marks")
 @pytest.mark.parametrize("text", ["", None], ids=["an empty description", "no description"])
 @pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
 def test_an_array_that_certainly_marks_episodes_is_used(convert, marks, text):
