@@ -281,6 +281,7 @@ def test_any_index_has_the_windows_of_its_rows(stored):
         assert buffer[index].shape == expected[index].shape
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_loader_without_batches_gives_each_step_in_turn(stored, form, workers):
