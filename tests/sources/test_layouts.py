@@ -41,6 +41,7 @@ def observation_of(stored):
     return stored.column(key)
 
 
+@pytest.mark.first(34)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_value_and_every_episode_of_a_layout_is_stored(tmp_path, name):
     layout = LAYOUTS[name]
