@@ -76,9 +76,8 @@ def _free_bytes(folder):
 
 
 _STDERR = pytest.StashKey[int]()
-
-
 _WATCHED = {"seconds": 0.0, "since": 0.0}
+"""The timeout for which the timer was set last, and when."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -146,7 +145,8 @@ def _mark_slow_cases(items):
     """Mark every case of a test as slow that is beyond those which its marker ``first(n, of=...)`` leaves.
 
     A marker on an inherited test would hold for all classes of a contract. A class of these tests has the attribute
-    `first` instead, with the markers of inherited tests by their names. A slow test takes longer than the timeout of the default tests.
+    `first` instead, with the markers of inherited tests by their names. A slow test takes longer than the timeout of
+    the default tests.
     """
     taken = Counter()
     for item in items:
