@@ -8,8 +8,9 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from traceback import walk_tb
 from types import FrameType, ModuleType
 
@@ -82,13 +83,21 @@ def library_of(error: Exception) -> str | None:
 
 def with_version(module: str) -> str:
     """Return the name of the distribution of a module with its version, as in ``h5py 3.16.0``."""
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+    from importlib.metadata import PackageNotFoundError, version
 
-    name = next(iter(packages_distributions().get(module, ())), module)  # Python 3.10 does not find all of them
+    name = next(iter(_distributions().get(module, ())), module)  # Python 3.10 does not find all of them
     try:
         return f"{name} {version(name)}"
     except PackageNotFoundError:
         return module
+
+
+@cache
+def _distributions() -> Mapping[str, Sequence[str]]:
+    """Return the names of the installed distributions by package, for which the files of all of them are read."""
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()
 
 
 def _top(module: object) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import faulthandler
 import gc
 import multiprocessing.spawn
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -41,24 +43,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 SLOW_SECONDS = 1200
 """The timeout of slow tests: twice what one may take alone, and the length of a part."""
 MEMORY = Path("/dev/shm")  # on Linux
-_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+_HANDLERS = {int(number): _signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
-@pytest.fixture(autouse=True)
-def _signal_handlers():
-    """Restore the handlers that a command has set which ran in this process: children of later tests inherit them.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    """Restore the handlers that a command has set which ran in a fixture: processes that the test starts inherit them.
 
-    They are those of the start: a fixture of a module may run commands before this one knows of it.
+    They are those of the start. A fixture of every test would do the same in five times the time.
     """
-    _restore_handlers()
-    yield
     _restore_handlers()
 
 
 def _restore_handlers():
     for number, handler in _HANDLERS.items():
-        if signal.getsignal(number) is not handler:
-            signal.signal(number, handler)
+        if _signal.getsignal(number) is not handler:
+            _signal.signal(number, handler)
 
 
 def pytest_configure(config):
@@ -76,19 +76,28 @@ def _free_bytes(folder):
 
 
 _STDERR = pytest.StashKey[int]()
+_WATCHED = {"seconds": 0.0, "since": 0.0}
+"""The timeout for which the timer was set last, and when."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
+def pytest_runtest_protocol(item, nextitem):
     """End a process whose test does not stop at its timeout: compiled code that waits lets no signal through.
 
-    The tests of the process that have not run go to a new worker.
+    The tests of the process that have not run go to a new worker. Tests that begin within ten seconds share a setting of
+    the timer, which starts a thread and waits for the end of the one before.
     """
     mark = item.get_closest_marker("timeout")
     seconds = mark.args[0] if mark else float(item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[_STDERR])
+    now = time.monotonic()
+    if seconds != _WATCHED["seconds"] or now > _WATCHED["since"] + 10:
+        faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[_STDERR])
+        _WATCHED.update(seconds=seconds, since=now)
     result = yield
-    faulthandler.cancel_dump_traceback_later()
+    if nextitem is None:
+        faulthandler.cancel_dump_traceback_later()
+        _WATCHED.update(seconds=0.0)
+    _restore_handlers()
     return result
 
 
@@ -99,10 +108,20 @@ def pytest_collection():
     collected = yield
     gc.freeze()
     gc.enable()
+    if "torch" in sys.modules:
+        _seed_only_the_devices_that_exist(sys.modules["torch"])
     return collected
 
 
+def _seed_only_the_devices_that_exist(torch):
+    """Let `torch.manual_seed` keep nothing for devices that this machine lacks: it formats the stack for each of them."""
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None  # noqa: ARG005 - the name of the argument is that of torch
+
+
 def pytest_addoption(parser):
+    parser.addoption("--all-examples", action="store_true", help="draw all examples of properties, and not a third")
     parser.addoption("--part", help="of the selected tests, run a part that takes as long as the others, such as 3/9")
 
 
@@ -111,6 +130,8 @@ def pytest_collection_modifyitems(config, items):
     """Mark the slow cases of tests, and select the tests of a part."""
     _mark_slow_cases(items)
     yield
+    if config.option.markexpr == "not slow" and not config.getoption("all_examples"):
+        _draw_a_third_of_the_examples(items)
     if part := config.getoption("part"):
         try:
             chosen = selected(items, part)
@@ -123,11 +144,13 @@ def pytest_collection_modifyitems(config, items):
 def _mark_slow_cases(items):
     """Mark every case of a test as slow that is beyond those which its marker ``first(n, of=...)`` leaves.
 
-    A slow test takes longer than the timeout of the default tests.
+    A marker on an inherited test would hold for all classes of a contract. A class of these tests has the attribute
+    `first` instead, with the markers of inherited tests by their names. A slow test takes longer than the timeout of
+    the default tests.
     """
     taken = Counter()
     for item in items:
-        mark = item.get_closest_marker("first")
+        mark = getattr(item.cls, "first", {}).get(item.originalname) or item.get_closest_marker("first")
         if mark is None or item.get_closest_marker("slow"):
             continue
         (count,), of = mark.args, mark.kwargs.get("of", ())
@@ -139,6 +162,14 @@ def _mark_slow_cases(items):
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+def _draw_a_third_of_the_examples(items):
+    """Let the properties of the default run draw a third of their examples; the nightly run draws all of them."""
+    for test in {item.function for item in items if getattr(item, "function", None)}:
+        # No public attribute has them; without this one, all examples are drawn.
+        if drawn := getattr(test, "_hypothesis_internal_use_settings", None):
+            test._hypothesis_internal_use_settings = settings(drawn, max_examples=max(3, drawn.max_examples // 3))
 
 
 def _hashable(value):

@@ -1,7 +1,7 @@
 """Parts of the slow tests that take about the same time: ``make slow PART=3/9`` runs the third of nine.
 
 A part is tests that follow each other, so that most modules are in one part. `slow_seconds.json` has the mean seconds
-of a case of each test that takes a second or more; other tests count as `SHORT`. The seconds of a busy machine do, as only
+of a case of each test that takes a second or more, or has `MANY` cases; other tests count as `SHORT`. The seconds of a busy machine do, as only
 their ratios matter. The nightly run keeps its times, and this program makes the table of them:
 
     python tests/slow_parts.py REPORT.xml ...     reports of pytest, of runs with --junitxml
@@ -17,6 +17,8 @@ from xml.etree import ElementTree as ET
 
 TABLE = Path(__file__).with_name("slow_seconds.json")
 SHORT = 0.5
+MANY = 20
+"""Of so many cases, the seconds are known well enough, and `SHORT` for each would move the bounds of the parts."""
 
 
 def name_of(nodeid):
@@ -48,8 +50,8 @@ def main(reports):
     for report in reports:
         for case in ET.parse(report).iter("testcase"):
             taken[f"{case.get('classname')}.{case.get('name').partition('[')[0]}"].append(float(case.get("time")))
-    means = {name: round(sum(seconds) / len(seconds), 1) for name, seconds in sorted(taken.items())}
-    table = {name: mean for name, mean in means.items() if mean >= 1}
+    means = {name: sum(seconds) / len(seconds) for name, seconds in sorted(taken.items())}
+    table = {name: round(mean, 1 + (mean < 1)) for name, mean in means.items() if mean >= 1 or len(taken[name]) >= MANY}
     TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
 
 

@@ -44,6 +44,7 @@ def collected(*options):
     return [line for line in done.stdout.splitlines() if "::" in line], done
 
 
+@pytest.mark.slow
 def test_each_slow_test_is_in_one_part():
     parts = [collected("--part", f"{number}/2")[0] for number in (1, 2)]
 

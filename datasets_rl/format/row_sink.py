@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,11 @@ class RowSink:
         """Number of rows, on the disk or in a batch."""
         self.open_return = 0.0
         """Sum of the rewards of the episode that is not complete, in the rows that were written."""
-        # Double buffering: a batch is filled while the thread checks, summarizes and writes the other.
-        self._batch, self._spare = (_Batch(schema, capacity, writers) for _ in range(2))
+        # Double buffering: a batch is filled while the thread checks, summarizes and writes the other, which rows that
+        # fit in one batch do not need.
+        self._new_batch = partial(_Batch, schema, capacity, writers)
+        self._batch: _Batch = self._new_batch()
+        self._spare: _Batch | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-write")
         self._fingerprint_thread = ThreadPoolExecutor(1, thread_name_prefix="rlds-fingerprint")
         self._pending_write: Future[None] | None = None
@@ -188,14 +192,14 @@ class RowSink:
             stream.discard()
 
     def _write_pending(self) -> None:
-        self._submit_batch()
         self._await_write()
+        self._write_batch(self._batch)
 
     def _submit_batch(self) -> None:
         """Let the thread write the filled batch, and continue with the spare batch."""
         self._await_write()
         self._pending_write = self._thread.submit(self._write_batch, self._batch)
-        self._batch, self._spare = self._spare, self._batch
+        self._batch, self._spare = self._spare or self._new_batch(), self._batch
 
     def _await_write(self) -> None:
         if self._pending_write is not None:
@@ -203,7 +207,7 @@ class RowSink:
             self._pending_write = None
 
     def _write_batch(self, batch: _Batch) -> None:
-        """Check, summarize and write a batch. Runs in the thread."""
+        """Check, summarize and write a batch. Runs in the thread, except for the last rows."""
         if not batch.filled:
             return
         fingerprints = self._fingerprint_thread.submit(self._write_fingerprints, batch)

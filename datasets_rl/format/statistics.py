@@ -50,11 +50,11 @@ class Moments:
     @classmethod
     def pools(cls, shape: tuple[int, ...]) -> bool:
         """Return whether all elements of a step of this shape share the statistics."""
-        return int(np.prod(shape)) > cls.MAX_ELEMENTS
+        return math.prod(shape) > cls.MAX_ELEMENTS
 
     @property
     def _item_size(self) -> int:
-        return int(np.prod(self._shape))
+        return math.prod(self._shape)
 
     def update(self, block: NDArray[Any]) -> None:
         """Add a batch of values, [n, ...]. Each value that is not finite is counted, and otherwise ignored."""

@@ -118,10 +118,10 @@ def parent_of(paths: DatasetPaths, version: Version) -> Version | None:
     return next(iter(_with_digest(paths, version.manifest.parent)), None)
 
 
-def _with_digest(paths: DatasetPaths, digest: str) -> list[Version]:
+def _with_digest(paths: DatasetPaths, digest: str, *, except_for: Version | None = None) -> list[Version]:
     """Return the versions with this digest of the manifest, the newest first."""
     named = [version for version in versions_of(paths) if digest and version.name.endswith(f"-{digest[:8]}")]
-    return [version for version in reversed(named) if version.manifest.digest == digest]
+    return [version for version in reversed(named) if version != except_for and version.manifest.digest == digest]
 
 
 def point_to(paths: DatasetPaths, version: Version) -> None:
@@ -417,7 +417,7 @@ def _superseded(paths: DatasetPaths, version: Version) -> list[Version]:
     """
     manifest, found = version.manifest, []
     with suppress(ManifestError):  # a damaged version stays
-        found += [other for other in _with_digest(paths, manifest.digest) if other != version]
+        found += _with_digest(paths, manifest.digest, except_for=version)
         for parent in _with_digest(paths, manifest.parent)[:1]:
             is_download = manifest.request.startswith('{"download":') and not parent.manifest.history
             if is_download or manifest.request.startswith('{"append":') or manifest.request == parent.manifest.request:

@@ -256,6 +256,7 @@ class TestForms:
         ].fill(7)
         assert (seen[0]["next", "observation"] == 7).all()
 
+    @pytest.mark.first(1, of=("options", "include_info"))
     @pytest.mark.parametrize("keys", [None, ["next.observation", "action"], "image"], ids=["all", "two", "wide"])
     @pytest.mark.parametrize(
         "options",

@@ -112,6 +112,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.first(2, of=("windows", "form"))
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("windows", list(WINDOWS))
 @pytest.mark.parametrize("cache", [0, None, 10 * 48 * 40 * 3])
@@ -280,6 +281,7 @@ def test_any_index_has_the_windows_of_its_rows(stored):
         assert buffer[index].shape == expected[index].shape
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_loader_without_batches_gives_each_step_in_turn(stored, form, workers):

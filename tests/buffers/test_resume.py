@@ -96,7 +96,7 @@ def rows(batches):
     ]
 
 
-@pytest.mark.first(4, of="sampler")
+@pytest.mark.first(2, of="sampler")
 @pytest.mark.parametrize("prefetch", [None, 2])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sampler", [*SAMPLERS, "mixture"])

@@ -77,6 +77,7 @@ def test_every_command_is_in_a_group():
     assert {name: module_of((name,)).GROUP for name in command_names() if module_of((name,)).GROUP not in GROUPS} == {}
 
 
+@pytest.mark.first(1, of="path")
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("path", [(), *ALL_COMMANDS], ids=" ".join)
 def test_no_line_of_a_help_page_is_wider_than_the_window(rlds, path, columns, monkeypatch):

@@ -96,6 +96,7 @@ def test_no_part_of_a_message_is_lost(error):
     assert [word for word in message.replace(":", " ").split() if word not in shown] == []
 
 
+@pytest.mark.first(2, of="command")
 @pytest.mark.parametrize("source", ["local/", "minari/x/", "openx/", "d4rl/", ""])
 @pytest.mark.parametrize("command", ["download", "info", "path", "verify", "sample", "remove", "mix"])
 def test_an_id_that_is_too_long_for_a_file_name_is_an_unknown_id(rlds, command, source):

@@ -298,6 +298,7 @@ def test_every_name_of_a_file_of_this_package_is_planted():
 
 
 # The policy has the one action of Pendulum, and the dataset of that name here has actions of two elements.
+@pytest.mark.first(20)
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_no_command_changes_a_file_of_others(shared, name):

@@ -99,6 +99,7 @@ def batch(path):
     np.savez(path, obs=np.arange(24.0).reshape(4, 3, 2), actions=np.arange(12).reshape(4, 3, 1))
 
 
+@pytest.mark.first(8)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_written_description_gives_what_the_evidence_gives(rlds, home, tmp_path, name):
     folder = tmp_path / "mine"

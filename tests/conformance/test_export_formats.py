@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import h5py
 import numpy as np
+import pytest
 from tensordict import TensorDict
 
 from datasets_rl.exporting import FORMATS
@@ -41,4 +42,5 @@ READERS = {"npz": of_npz, "hdf5": of_hdf5, "d4rl": of_d4rl, "torchrl": of_torchr
 
 
 class TestFormats(ExportContract):
+    first: ClassVar = {"test_compressed_images_are_exported_as_pixels_are": pytest.mark.first(1, of="case")}
     cases: ClassVar = {name: ExportCase(partial(get_format, name), READERS.get(name)) for name in FORMATS}

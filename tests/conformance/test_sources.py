@@ -243,7 +243,7 @@ class TestSources(SourceContract):
             for one in super().params(test)
         ]
 
-    @pytest.mark.first(4, of="case")
+    @pytest.mark.first(2, of="case")
     def test_corrupted_files_are_refused_and_nothing_is_stored(self, case, fault, written, alone, monkeypatch):
         super().test_corrupted_files_are_refused_and_nothing_is_stored(case, fault, written, alone, monkeypatch)
 

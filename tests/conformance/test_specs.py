@@ -88,6 +88,7 @@ def specs(*made):
     return spec
 
 
+@pytest.mark.first(4)
 class SpecContract:
     """Properties of a spec. A subclass has the fixture `spec`, and disables the operations that its class lacks."""
 

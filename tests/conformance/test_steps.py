@@ -114,7 +114,15 @@ def case_of(name, arguments):
     )
 
 
+ONCE = pytest.mark.first(1, of="case")
+
+
 class TestSteps(StepContract):
+    first: ClassVar = {
+        "test_stored_images_give_the_result_of_their_pixels_and_keep_their_form_where_unchanged": ONCE,
+        "test_images_that_a_step_does_not_use_are_not_decoded": ONCE,
+        "test_a_pickled_step_keeps_its_fitted_parameters": pytest.mark.first(30),
+    }
     cases: ClassVar = {f"{name}-{number}": case_of(name, arguments) for number, (name, arguments) in enumerate(CASES)}
 
 
@@ -168,6 +176,7 @@ def test_every_step_is_described_in_a_line_of_two_sentences_at_most():
     assert all(0 < len(one.summary) < 120 and one.summary.count(". ") < 2 for one in describe_steps())
 
 
+@pytest.mark.first(1, of="name")
 @EACH
 def test_a_step_is_restored_from_its_entry_in_the_manifest(name, arguments):
     step = make_step(name, (), arguments)

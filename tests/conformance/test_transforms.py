@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -342,8 +342,21 @@ ELSEWHERE = {
 """Transforms without a case, with the reason."""
 
 
+ONCE = pytest.mark.first(1, of="case")
+
+
 class TestTransforms(TransformContract):
     cases = CASES
+    first: ClassVar = {
+        "test_the_output_is_in_the_transformed_spec": ONCE,
+        "test_the_input_does_not_change": ONCE,
+        "test_rewards_of_every_dtype_give_the_results_of_float64": ONCE,
+        "test_keys_are_accepted_in_every_spelling": ONCE,
+        # What the base class of all transforms does:
+        "test_only_tensordicts_are_accepted": pytest.mark.first(20),
+        "test_its_repr_names_it": pytest.mark.first(20),
+        "test_it_has_the_modes_and_devices_of_a_module": pytest.mark.first(20),
+    }
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("axes", "batch"), [(0, (2, 4)), (2, (5,))], ids=["trajectories", "spec of the batch"])

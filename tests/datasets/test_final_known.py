@@ -88,6 +88,7 @@ def samplers():
     }
 
 
+@pytest.mark.first(12)
 @pytest.mark.parametrize("name", samplers())
 @pytest.mark.parametrize("prefetch", [None, 2], ids=["", "prefetched"])
 def test_every_sampler_gives_the_mask_of_the_rows_that_it_draws(folder, name, prefetch):

@@ -52,6 +52,7 @@ def test_parameters_are_the_same(name):
     assert parameters(getattr(returns, name)) == parameters(getattr(torchrl, name))
 
 
+@pytest.mark.first(1, of=("name", "shape", "dtype"))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("gamma", "lmbda"), [(0.99, 0.95), (0.5, 0.1), (1.0, 1.0)])
 @pytest.mark.parametrize("shape", [(30, 1), SHAPE, (2, 3, 30, 2)])

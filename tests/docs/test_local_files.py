@@ -205,7 +205,7 @@ def test_each_documented_command_has_files():
     assert not unused, f"no page has a command with {unused[0]!r}: remove it from FILES of {__name__}"
 
 
-@pytest.mark.first(10)
+@pytest.mark.first(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_documented_command_reads_local_files_which_verify_converts_again(shell, capsys, command):
     if key_of(command) not in FILES:

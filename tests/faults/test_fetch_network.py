@@ -514,6 +514,7 @@ def test_a_file_that_changes_during_the_download_is_fetched_again(get):
         assert get(server.url + "/a").path.read_bytes() == DATA
 
 
+@pytest.mark.first(4, of="marks")
 @pytest.mark.usefixtures("_streams")
 @pytest.mark.parametrize("marks", ["always", "sometimes", "never"])
 @pytest.mark.parametrize("seed", range(5))

@@ -153,6 +153,7 @@ def test_columns_that_the_format_computes_are_refused(tmp_path, own):
         DatasetWriter(tmp_path, columns(Column(own, BOOL, (1,))), name="toy/data")
 
 
+@pytest.mark.first(3, of="cuts")
 @pytest.mark.parametrize("steps_of_a_block", [1, 2, 3, 7, 1 << 16])
 @pytest.mark.parametrize("cuts", [(), (1,), (7, 14), (1, 2, 3, 4, 5)])
 def test_batches_and_pieces_do_not_affect_the_files(tmp_path, monkeypatch, steps_of_a_block, cuts):

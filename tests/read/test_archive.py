@@ -364,6 +364,7 @@ PACKED = {
 }
 
 
+@pytest.mark.first(1, of=("pack", "parts"))
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
 @pytest.mark.parametrize("parts", [1, 3, 100, *(pytest.param(parts, marks=pytest.mark.slow) for parts in (2, 7))])

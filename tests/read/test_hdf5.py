@@ -45,6 +45,7 @@ def joined(file, names=("x",), **options):
     return {name: np.concatenate([block.columns[name] for block in blocks]) for name in names}
 
 
+@pytest.mark.first(3, of="layout")
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_layout_and_type_reads_as_with_h5py(tmp_path, layout, dtype):

@@ -78,7 +78,8 @@ def faults(data):
     return caught.value.problems
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.first(3, of="value")
+@pytest.mark.parametrize("protocol", [4, 2, 0, 1, 3, 5])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_plain_data_reads_as_written(value, protocol):
     same(pickles.load(pickle.dumps(value, protocol)), value)
@@ -86,7 +87,7 @@ def test_plain_data_reads_as_written(value, protocol):
     same(pickles.load(pickletools.optimize(pickle.dumps(value, protocol))), value)
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("protocol", [4, 2, 0, 1, 3, 5])
 def test_pickles_of_numpy_1_and_2_are_read(protocol):
     """NumPy 2 renamed the modules that pickles refer to."""
     value = [np.arange(3), np.float32(1)]
@@ -168,7 +169,8 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.first(3, of="attack")
+@pytest.mark.parametrize("protocol", [4, 2, 0, 1, 3, 5])
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_other_objects_are_refused(attack, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -78,6 +78,7 @@ MARKS = {
 }
 
 
+@pytest.mark.first(1, of="marks")
 @pytest.mark.parametrize("text", ["", None], ids=["an empty description", "no description"])
 @pytest.mark.parametrize("marks", MARKS.values(), ids=MARKS)
 def test_an_array_that_certainly_marks_episodes_is_used(convert, marks, text):
@@ -193,6 +194,7 @@ def test_padding_that_contradicts_itself_is_refused(convert, padding, problem):
         convert(batch(1, **padding))
 
 
+@pytest.mark.first(1, of=("name", "pattern"))
 @pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
 @pytest.mark.parametrize("pattern", ["demo_{}/{}", "data/episode_{}/{}", "{1}_{0}"])
 @pytest.mark.parametrize("more", [0, 1])

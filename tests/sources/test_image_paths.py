@@ -398,6 +398,7 @@ def test_columns_that_are_not_numbers_are_no_elements_of_an_array(tmp_path, sett
     assert "it has no column gas, only image" in problem
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_check_reads_what_a_download_stores(tmp_path, name):
     layout = LAYOUTS[name]

@@ -150,7 +150,7 @@ def false_alarms(simulator, seeds):
 
 @pytest.mark.parametrize("simulator", SIMULATORS)
 def test_a_single_recording_has_no_jumps(simulator):
-    assert false_alarms(simulator, range(12)) == []
+    assert false_alarms(simulator, range(4)) == []
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ def observation_of(stored):
     return stored.column(key)
 
 
+@pytest.mark.first(34)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_value_and_every_episode_of_a_layout_is_stored(tmp_path, name):
     layout = LAYOUTS[name]
@@ -61,7 +62,7 @@ def test_every_value_and_every_episode_of_a_layout_is_stored(tmp_path, name):
     assert stored.episodes["final_known"].all() == layout.finals
 
 
-@pytest.mark.first(30)
+@pytest.mark.first(8)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_check_and_the_drafted_description_give_the_episodes_of_a_layout(tmp_path, name):
     layout = LAYOUTS[name]

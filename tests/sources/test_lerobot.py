@@ -162,7 +162,7 @@ LEFT_OUT = "were left out: they do not name each of its"
         ([None, None], LEFT_OUT),
     ],
 )
-@pytest.mark.first(10)
+@pytest.mark.first(5)
 def test_names_of_elements_are_a_flat_list_or_are_left_out(convert, folder, drawn, stated, expected):
     write_new(folder, drawn, video=False)
     edit(folder / "meta/info.json", lambda info: info["features"]["action"].update(names=stated))

@@ -155,7 +155,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.first(5, of="images")
+@pytest.mark.first(3, of="images")
 @pytest.mark.parametrize(
     ("fault", "images"),
     [*((fault, "video") for fault in FAULTS), *((fault, "encoded") for fault in ("cut", "damaged", "shorter"))],

@@ -55,6 +55,7 @@ def files_below(home):
     return {path.name for path in home.rglob("*") if path.is_file()}
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_an_archive_has_the_dataset_of_the_folder_in_it(written, home, tmp_path, form):
     archive = pack(written, tmp_path / "lerobot.tar", format=form)
@@ -86,6 +87,7 @@ def test_the_path_of_an_archive_names_its_dataset(written, home, tmp_path):
     assert frames.shape[0] == sum(LENGTHS)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", [".", "./lerobot", "a/b/lerobot"])
 def test_a_dataset_is_found_below_any_folders_of_the_archive(written, home, tmp_path, name):
     archive = pack(written, tmp_path / "lerobot.tar", name)

@@ -113,6 +113,7 @@ def test_values_of_every_space_are_read_from_every_format(put, convert, kind, da
     assert comparison.deep_problems(stored.folder) == []
 
 
+@pytest.mark.first(2, of="kind")
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary", "dict", "tuple"])
 def test_actions_of_every_space_are_read(put, convert, kind, data_format):

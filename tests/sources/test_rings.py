@@ -79,6 +79,7 @@ def assert_steps(stored, lengths=LENGTHS):
     np.testing.assert_array_equal(np.asarray(stored.column(("next", "reward")))[:, 0], STEPS["rewards"])
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(
     "numbers",
     [

@@ -188,6 +188,7 @@ def by_pillow(form, **options):
     return encode
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("kind", ["folder", "zip"])
 @pytest.mark.parametrize(
     "images", [IMAGES, IMAGES[..., :1], IMAGES[..., 0]], ids=["color", "gray with an axis", "gray"]

@@ -71,6 +71,7 @@ def test_shapes_dtypes_domains_and_devices_are_the_same(pair):
         assert mine.domain == other.domain
 
 
+@pytest.mark.first(8, of="rearrange")
 @pytest.mark.parametrize(
     "rearrange",
     [

@@ -139,7 +139,7 @@ def content(buffer):
         for how in WRITES
     ],
 )
-@pytest.mark.parametrize("distance", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("distance", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_write_killed_before_its_lines_is_complete_or_missing(storage, how, distance):
     envs = 2 if storage == "lanes" else None
     line, seen = 0, set()

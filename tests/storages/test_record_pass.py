@@ -116,6 +116,7 @@ def assert_equal(batch, expected):
         assert torch.equal(batch[key], value), key
 
 
+@pytest.mark.first(2, of="name")
 @pytest.mark.parametrize("name", list(TRANSFORMS))
 @pytest.mark.parametrize("kind", ["dataset", "view", "rows", "without ends"])
 def test_the_pass_reads_what_the_transform_makes(stored, name, kind, monkeypatch):
