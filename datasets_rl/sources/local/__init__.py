@@ -42,7 +42,7 @@ from datasets_rl.sources.local.description import (
     missing_numbers,
     no_episode_numbers_error,
 )
-from datasets_rl.sources.local.several import check_names
+from datasets_rl.sources.local.file_names import check_names
 from datasets_rl.sources.selection import IMAGES, read_numbers
 
 if TYPE_CHECKING:

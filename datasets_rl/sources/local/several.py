@@ -1,59 +1,27 @@
-"""Several files of a folder: what their names say against reading each file, and episodes that two files may share.
-
-names                                      question
-ep_1.csv, ep_1 (1).csv                     is one file a copy of the other?
-ep_1.csv, backup/ep_1.csv                  the same
-data.csv, data.csv.gz                      the same
-ep_0.parquet, ep_1.parquet, ep_2.csv       is the table an episode, too?
-part_0.csv, part_1.csv, without marks      is each file an episode?
-"""
+"""Several files of a folder: files that are parts of a dataset, marks that some files lack, and episodes that two files share."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from datasets_rl.errors import ConversionError, join_names
-from datasets_rl.read.streams import first_problems
 from datasets_rl.sources.flat.arrays import ArrayFile
 from datasets_rl.sources.flat.ends import Ends, read_flags, union
-from datasets_rl.sources.flat.formats import FORMATS
 from datasets_rl.sources.flat.names import COUNTS_STEPS, last_name
 from datasets_rl.sources.flat.plan import Plan
+from datasets_rl.sources.local.file_names import without_ending
 
-_VERSION = r"copy|old|older|backup|bak|orig|original"
-_COPY = re.compile(
-    rf"(?:(?:{_VERSION})(?: of)?[ _-]+)?(?P<name>.+?)(?: ?\(\d+\)|[ _-]+(?:{_VERSION})(?:[ _-]?\d+)?)?", re.IGNORECASE
-)
-"""Name that a file manager or a person gives a copy of a file."""
 _PART = re.compile(
     r"(^|[ _.-])(part|chunk|shard|split|batch|piece)[ _.-]?\d*$|\d+[ _-]of[ _-]\d+$"
     r"|^(train|training|test|testing|val|valid|validation|eval|dev)([ _-]?\d+)?$",
     re.IGNORECASE,
 )
 """Name of a file that has a part of the rows of a dataset, and not an episode."""
-_NUMBER = re.compile(r"\d+")
-
-
-def check_names(name: str, data: Sequence[str], others: Collection[str]) -> None:
-    """Check that no data file may be a copy of another, and that no table beside may be a further data file.
-
-    Args:
-        name: The id of the dataset, for messages.
-        data: The paths of the data files, or of the folders that are files of arrays.
-        others: The paths of the other files of the folder.
-
-    Raises:
-        ConversionError: If so. The error names every such file.
-    """
-    problems = [*_copies(data), *_further_tables(data, others)]
-    if problems:
-        hint = 'remove one of the two, or state in dataset.toml which files are data, such as files = "*"'
-        raise ConversionError(name, first_problems(problems), hint=hint)
 
 
 def check_parts(file: ArrayFile, plan: Plan, path: str, data: Sequence[str]) -> None:
@@ -70,7 +38,7 @@ def check_parts(file: ArrayFile, plan: Plan, path: str, data: Sequence[str]) -> 
     """
     folder, _, last = path.rpartition("/")
     is_alone = bool(folder) and sum(other.rpartition("/")[0] == folder for other in data) == 1
-    name = folder.rpartition("/")[2] if is_alone else _without_ending(last)
+    name = folder.rpartition("/")[2] if is_alone else without_ending(last)
     if plan.by == "file" and not plan.layout.by and _PART.search(name):
         problem = (
             "no array marks the ends of episodes, and the name speaks of a part of the rows: is the file an episode?"
@@ -107,47 +75,6 @@ def check_same_marks(file: ArrayFile, plan: Plan, first: Plan, arrays: Collectio
 
 def _marks_of(plan: Plan) -> set[str]:
     return {*plan.flags.values(), *plan.episode_flags.values(), plan.marks} - {""}
-
-
-def _copies(data: Sequence[str]) -> Iterator[str]:
-    known: dict[str, str] = {}
-    for path in data:
-        bare = _without_ending(path)
-        if bare in known:
-            yield f"{known[bare]} and {path} may have the same rows"
-        known.setdefault(bare, path)
-    for path in data:
-        folder, _, last = path.rpartition("/")
-        match = _COPY.fullmatch(_stem(path))
-        original = f"{folder}{'/' * bool(folder)}{match['name']}" if match else ""
-        parts = folder.split("/") if folder else []
-        above = ["/".join([*parts[:place], *parts[place + 1 :], last]) for place in range(len(parts))]
-        for other in (original, *map(_without_ending, above)):
-            if other != _without_ending(path) and other in known:
-                yield f"{path} may be a copy of {known[other]}"
-                break
-
-
-def _further_tables(data: Sequence[str], others: Collection[str]) -> Iterator[str]:
-    series = {_NUMBER.sub("#", _without_ending(path)): path for path in data}
-    known = {*map(_without_ending, data)}
-    tables = tuple(ending for form in FORMATS.values() if form.is_table for ending in form.endings)
-    for path in others:
-        bare = _without_ending(path)
-        first = series.get(_NUMBER.sub("#", bare), "")
-        if path.lower().endswith(tables) and _NUMBER.search(bare) and first and bare not in known:
-            yield f"{path} is not read beside {first}, and may have further rows by its name"
-
-
-def _without_ending(path: str) -> str:
-    """Return a path without the ending of its format."""
-    endings = (ending for form in FORMATS.values() for ending in form.endings if path.lower().endswith(ending))
-    bare = path[: -len(max(endings, key=len, default="")) or None]
-    return bare.removesuffix(".zarr")
-
-
-def _stem(path: str) -> str:
-    return _without_ending(path).rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
