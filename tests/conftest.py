@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 from slow_parts import selected
 from warm_python import WarmPython
 
+multiprocessing.get_start_method()  # is fixed by this call, because the import of torchrl sets another way
+
 # The time to draw and to run an example depends on the machine, not on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
