@@ -44,7 +44,11 @@ def changes(before: Manifest, after: Manifest, renamed: Mapping[str, str]) -> It
         *({titles.get(field.name, field.name): _field_text(field) for field in one.schema} for one in (before, after)),
     )
     yield from _changes(
-        "decision", *({one.rule: f"{one.count:,} times" for one in each.decisions} for each in (before, after))
+        "decision",
+        *(
+            {one.rule: f"{one.count:,} time{'s' * (one.count != 1)}" for one in each.decisions}
+            for each in (before, after)
+        ),
     )
     yield from (change for change in _named_changes(_DESCRIPTION, before, after, titles) if not _is_of_files(change))
 
