@@ -3,7 +3,7 @@
 python tests/auditing/table.py [--clean N] [--seed N] [--kept FILE] [--write] [CHECK ...]
 
 The rules were tuned on the recordings of the seeds 0 to 8, 200 to 250 and 500 to 503. The page has the counts of other seeds.
-A run takes hours. With a file for what was measured, a run that was stopped goes on.
+A run takes about ten minutes on two cores. With a file for what was measured, a run that was stopped goes on.
 """
 
 from __future__ import annotations
