@@ -116,7 +116,7 @@ SCENARIOS = {
     ),
     "sync a download": Scenario(SYNC, [["download", ID], LOCK, ["remove", ID, "--yes"]], stored=False),
     "sync over another dataset": Scenario(
-        SYNC, [["download", ID], LOCK, ["remove", ID, "--yes"], ["download", ID, "--episodes", "0:9"]], stored=False
+        SYNC, [["download", ID], LOCK, ["remove", ID, "--yes"], ["download", ID, "--keys", "observation"]], stored=False
     ),
     "mix": Scenario(["mix", ID, f"{ID}@x", "-o", "{home}/out/mix.toml"], [["preprocess", ID, *SCALE, "--as", "x"]]),
     "cache prune": Scenario(["cache", "prune", "--versions", "--yes"], [IN_PLACE, AGAIN]),
