@@ -7,7 +7,6 @@ The id is any name. A folder that contains many such folders, local or on a serv
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,9 +17,7 @@ from datasets_rl.errors import (
     Argument,
     Call,
     ConversionError,
-    FetchError,
     Remedy,
-    UnknownIdError,
     join_names,
 )
 from datasets_rl.sources.base import (
@@ -29,7 +26,6 @@ from datasets_rl.sources.base import (
     Score,
     Selection,
     Shard,
-    Source,
     group_by_size,
     none_kept,
 )
@@ -43,6 +39,7 @@ from datasets_rl.sources.local.description import (
     no_episode_numbers_error,
 )
 from datasets_rl.sources.local.file_names import check_names
+from datasets_rl.sources.own_folders import OwnFolders
 from datasets_rl.sources.selection import IMAGES, read_numbers
 
 if TYPE_CHECKING:
@@ -53,13 +50,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCE", "Local"]
 
-_ID = re.compile(r"(?:\w[-\w.]*/)*\w[-\w.]*", re.ASCII)
 _SHARD_BYTES = 64 << 20
 _RANGES = "npz"
 """Format of which the names of the arrays can be read by requests for ranges of a file elsewhere."""
 
 
-class Local(Source):
+class Local(OwnFolders):
     """Source of custom datasets: any name for a folder of the user."""
 
     name = "local"
@@ -68,38 +64,10 @@ class Local(Source):
     selects = frozenset({"episodes"})
     image_forms = (*IMAGES.choices, "video")
 
-    def ids(self) -> Sequence[str]:
-        """Return no ids, because the datasets of a user cannot be listed."""
-        return ()
-
-    def entry(self, name: str) -> Entry:
-        """Return an entry without further fields, which ``dataset.toml`` in the folder provides.
-
-        Raises:
-            UnknownIdError: If the id is not made up of letters, digits, dots, dashes and underscores, joined by
-                slashes.
-        """
-        if not _ID.fullmatch(name):
-            raise UnknownIdError(
-                f"{self.name}/{name}", known="names of letters, digits, '.', '-' and '_', joined by '/'"
-            )
-        return Entry(self.name, name)
-
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Read the description, and group the files into shards, see `Source.resolve`."""
-        entry = self.entry(name)
-        try:
-            folder = upstream.folder(name, ())
-        except FetchError as error:
-            hint = Remedy("give the folder with the files and a {}: {}", FILE, Argument("from_local"))
-            if error.failures:
-                error.hint = hint
-                raise
-            # No address was tried: this is a name that nothing was stored under.
-            unknown = UnknownIdError(entry.id, known="the stored datasets")
-            unknown.hint = hint
-            raise unknown from error
-        return self.resolve_files(entry, folder, selection, upstream)
+    @property
+    @override
+    def wanted(self) -> Remedy:
+        return Remedy("give the folder with the files and a {}: {}", FILE, Argument("from_local"))
 
     @override
     def recognize(self, files: AddressFiles) -> str:

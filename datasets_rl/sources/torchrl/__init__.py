@@ -10,13 +10,14 @@ The id is any name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from datasets_rl.errors import Argument, Call, ConversionError, FetchError, Remedy, UnknownIdError, join_names
-from datasets_rl.sources.base import Entry, Listing, Selection, Shard, Source, group_by_size, none_kept
+from datasets_rl.errors import Argument, Call, ConversionError, Remedy, join_names
+from datasets_rl.sources.base import Entry, Listing, Selection, Shard, group_by_size, none_kept
+from datasets_rl.sources.own_folders import OwnFolders
 from datasets_rl.sources.selection import Numbers, Option
 from datasets_rl.ted.keys import natural_order
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCE", "TorchRL"]
 
-_ID = re.compile(r"(?:\w[-\w.]*/)*\w[-\w.]*", re.ASCII)
 _META, _ENDING = "meta.json", ".memmap"
 _STORAGE, _WRITER = "storage", "writer"
 _STATES = (_WRITER, "sampler", "rng_state")
@@ -37,7 +37,7 @@ _NUMBERS = re.compile(r"\d+")
 _SHARD_BYTES = 64 << 20
 
 
-class TorchRL(Source):
+class TorchRL(OwnFolders):
     """Source of the folders of TorchRL and tensordict: any name for a folder of the user."""
 
     name = "torchrl"
@@ -75,37 +75,10 @@ class TorchRL(Source):
         ),
     )
 
-    def ids(self) -> Sequence[str]:
-        """Return no ids, because the folders of a user cannot be listed."""
-        return ()
-
-    def entry(self, name: str) -> Entry:
-        """Return an entry without further fields.
-
-        Raises:
-            UnknownIdError: If the id is not made up of letters, digits, dots, dashes and underscores, joined by slashes.
-        """
-        if not _ID.fullmatch(name):
-            raise UnknownIdError(
-                f"{self.name}/{name}", known="names of letters, digits, '.', '-' and '_', joined by '/'"
-            )
-        return Entry(self.name, name)
-
-    def resolve(self, name: str, selection: Selection, upstream: Upstream) -> Listing:
-        """Group the files into shards of whole folders, see `Source.resolve`."""
-        entry = self.entry(name)
-        try:
-            folder = upstream.folder(name, ())
-        except FetchError as error:
-            hint = Remedy("give the folder that TorchRL has written: {}", Argument("from_local"))
-            if error.failures:
-                error.hint = hint
-                raise
-            # No address was tried: this is a name that nothing was stored under.
-            unknown = UnknownIdError(entry.id, known="the stored datasets")
-            unknown.hint = hint
-            raise unknown from error
-        return self.resolve_files(entry, folder, selection, upstream)
+    @property
+    @override
+    def wanted(self) -> Remedy:
+        return Remedy("give the folder that TorchRL has written: {}", Argument("from_local"))
 
     @override
     def recognize(self, files: AddressFiles) -> str:
